@@ -1,0 +1,238 @@
+"""The one way to open SQLite: pragmas, migrations, one writer a file, typed errors.
+
+Point reads run directly on a read connection (microseconds). Writes run off the event loop, many callers' in one
+transaction: whoever holds the writer's lock commits everything that waited, so a hundred acknowledgements cost one
+sync of the disk. SQL text stands in the rooms that own a schema, as functions of a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import apsw
+import outcome
+
+from mesh.base.errors import Damaged, OurFault, Refused
+
+if TYPE_CHECKING:
+    import trio
+
+Connection = apsw.Connection
+T = TypeVar("T")
+
+PENDING_MAX = 1024
+"""Writes that may wait for the writer; the next caller waits for a place."""
+BUSY_TIMEOUT_MS = 5_000
+JOURNAL_BYTES_MAX = 16 << 20
+CACHE_KIB = 4_096
+_NETWORK_FILE_SYSTEMS = {0x6969: "NFS", 0xFF534D42: "CIFS", 0xFE534D42: "SMB2", 0x517B: "SMB", 0x65735546: "FUSE"}
+
+
+class StorageFull(OurFault):
+    """The disk is full."""
+
+    kind = "disk_full"
+
+
+def fault_of(error: apsw.Error, path: Path) -> Exception:
+    """Turn a SQLite error into one of ours.
+
+    Args:
+        error: What SQLite said.
+        path: The file it happened to.
+
+    Returns:
+        The error to raise.
+    """
+    if isinstance(error, apsw.FullError):
+        return StorageFull(f"the disk is full: {path.name} could not be written", hint="free some space; nothing acknowledged is lost")
+    if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
+        return Damaged(f"{path} is damaged", path=str(path), hint="stop the node, keep the file, and restore a backup of it")
+    if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.AuthError, apsw.IOError)):
+        return OurFault(f"{path} cannot be written: {error}", hint="check the folder's rights and the disk")
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return OurFault(f"{path.name} is locked by another program", hint="try again; if it stays, see which program holds it")
+    return error
+
+
+def _connect(path: Path, schema: Sequence[str], *, durable: bool) -> apsw.Connection:
+    """Open, check and migrate; the caller translates errors."""
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+    connection.execute(f"PRAGMA journal_size_limit={JOURNAL_BYTES_MAX}")
+    connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA trusted_schema=OFF")
+    if connection.execute("PRAGMA quick_check(1)").get != "ok":
+        raise apsw.CorruptError("quick_check")
+    _migrate(connection, path, schema)
+    return connection
+
+
+def _migrate(connection: apsw.Connection, path: Path, schema: Sequence[str]) -> None:
+    """Bring the schema up to date, one script a version, all in one transaction."""
+    if connection.execute("PRAGMA user_version").get == len(schema):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = connection.execute("PRAGMA user_version").get
+        if version > len(schema):
+            raise Refused(f"{path.name} was written by a newer version of hivemesh", hint="update hivemesh on this machine")
+        for script in schema[version:]:
+            connection.execute(script)
+        connection.execute(f"PRAGMA user_version={len(schema)}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _refuse_network_disk(path: Path) -> None:
+    """WAL needs shared memory, which network file systems lack."""
+    folder = os.fsencode(path.parent)
+    try:
+        kind = _file_system_type(folder)
+    except OSError:
+        return
+    name = _NETWORK_FILE_SYSTEMS.get(kind)
+    if name and name != "FUSE":
+        raise Refused(f"{path.parent} is on a network disk ({name})", hint="put the home on a local disk: --home DIR or HIVEMESH_HOME")
+
+
+def _file_system_type(folder: bytes) -> int:
+    """Ask Linux for the type number of a file system; 0 elsewhere."""
+    import ctypes
+    import sys
+
+    if sys.platform != "linux":
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(256)
+    if libc.statfs(folder, buffer) != 0:
+        raise OSError(ctypes.get_errno(), "statfs")
+    return int.from_bytes(buffer.raw[:4], "little")
+
+
+class _Pending:
+    __slots__ = ("result", "work")
+
+    def __init__(self, work: Callable[[Connection], Any]) -> None:
+        self.work = work
+        self.result: outcome.Outcome[Any] | None = None
+
+
+class Database:
+    """One SQLite file of this process: a reader and a writer connection.
+
+    Args:
+        path: The file; made with mode 0600 in an existing folder.
+        schema: One script a version, oldest first; never edited, only added to.
+        durable: Whether a commit waits for the disk (FULL) or survives only a crash of the process (NORMAL).
+
+    Raises:
+        Damaged: The file is not a sound database.
+        Refused: It was written by a newer version, or lies on a network disk.
+        OurFault: It cannot be opened or written.
+    """
+
+    def __init__(self, path: Path, schema: Sequence[str], *, durable: bool = True) -> None:
+        self.path = path
+        _refuse_network_disk(path)
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise Damaged(f"{path} is not a file", path=str(path), hint="move it away")
+        try:
+            if not path.exists():
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._writer = _connect(path, schema, durable=durable)
+            self.reader = apsw.Connection(str(path))
+            self.reader.set_busy_timeout(BUSY_TIMEOUT_MS)
+            self.reader.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+            self.reader.execute("PRAGMA query_only=ON")
+        except apsw.Error as error:
+            raise fault_of(error, path) from error
+        except OSError as error:
+            raise OurFault(f"{path} cannot be opened: {error.strerror}", hint="check the folder's rights and the disk") from error
+        self._pending: list[_Pending] = []
+        self._lock: trio.Lock | None = None
+        self._places: trio.Semaphore | None = None
+
+    def close(self) -> None:
+        """Close both connections; further use is a programming mistake."""
+        self.reader.close()
+        self._writer.close()
+
+    def write_now(self, work: Callable[[Connection], T]) -> T:
+        """Run one write in its own transaction, blocking. For start-up, commands and the simulator.
+
+        Args:
+            work: Does the SQL; its return value is returned, its exception rolls back.
+
+        Returns:
+            What ``work`` returned, after the commit.
+
+        Raises:
+            StorageFull, Damaged, OurFault: The commit did not happen.
+        """
+        entry = _Pending(work)
+        self._run_batch([entry])
+        assert entry.result is not None
+        return entry.result.unwrap()  # type: ignore[no-any-return]
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run one write off the event loop; returns after the commit.
+
+        Args:
+            work: Does the SQL, in a thread, holding the writer; must not touch trio.
+
+        Returns:
+            What ``work`` returned.
+
+        Raises:
+            StorageFull, Damaged, OurFault: The commit did not happen.
+
+        If cancelled: the write either never happens or happens whole; which one is not known to the caller.
+        """
+        import trio
+
+        if self._lock is None or self._places is None:
+            self._lock, self._places = trio.Lock(), trio.Semaphore(PENDING_MAX)
+        entry = _Pending(work)
+        async with self._places:
+            self._pending.append(entry)
+            try:
+                async with self._lock:
+                    if entry.result is None:
+                        batch, self._pending = self._pending, []
+                        with trio.CancelScope(shield=True):
+                            await trio.to_thread.run_sync(self._run_batch, batch)
+            finally:
+                if entry in self._pending:
+                    self._pending.remove(entry)
+        assert entry.result is not None
+        return entry.result.unwrap()  # type: ignore[no-any-return]
+
+    def _run_batch(self, batch: list[_Pending]) -> None:
+        """Run every entry in its own savepoint of one transaction; a failed commit fails them all."""
+        writer = self._writer
+        try:
+            writer.execute("BEGIN IMMEDIATE")
+            for entry in batch:
+                writer.execute("SAVEPOINT entry")
+                entry.result = outcome.capture(entry.work, writer)
+                if isinstance(entry.result, outcome.Error):
+                    if isinstance(entry.result.error, apsw.FullError):
+                        raise entry.result.error
+                    writer.execute("ROLLBACK TO entry")
+                writer.execute("RELEASE entry")
+            writer.execute("COMMIT")
+        except apsw.Error as error:
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
+            for entry in batch:
+                entry.result = outcome.Error(fault_of(error, self.path))

@@ -1,0 +1,1 @@
+"""This machine: the daemon, its command line, the agents' sessions and the tasks it runs for others."""
