@@ -176,7 +176,8 @@ def _plan(cls: Any) -> _Plan:
 
 def _to_list(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        plan = _plan(type(value))
+        cls: Any = type(value)
+        plan = _plan(cls)
         return [_to_list(check(getattr(value, n), n)) for n, check in zip(plan.names, plan.checks, strict=True)]
     if isinstance(value, tuple):
         return [_to_list(item) for item in value]
@@ -184,7 +185,8 @@ def _to_list(value: Any) -> Any:
 
 
 def _from_list(cls: type[StructT], value: Any, where: str) -> StructT:
-    plan = _plan(cls)
+    any_class: Any = cls
+    plan = _plan(any_class)
     if type(value) is not list:
         raise _bad(where, "not a structure")
     if len(value) < plan.required:

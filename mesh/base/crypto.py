@@ -23,6 +23,7 @@ Entropy = Callable[[int], bytes]
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 SEAL_OVERHEAD_BYTES = 24 + 16
+_FIELD_PRIME = 2**255 - 19
 
 
 class BadSeal(PeerFault):
@@ -146,8 +147,10 @@ def exchange(secret: bytes, public: bytes) -> bytes:
     """Compute the shared X25519 secret.
 
     Raises:
-        PeerFault: The peer's point is of low order or not 32 bytes.
+        PeerFault: The peer's point is of low order, not canonical, or not 32 bytes.
     """
+    if len(public) != KEY_BYTES or int.from_bytes(public, "little") >= _FIELD_PRIME:
+        raise PeerFault("the peer sent a key that is not in canonical form")
     try:
         return bindings.crypto_scalarmult(secret, public)
     except (CryptoError, ValueError, TypeError, RuntimeError):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+import urllib.parse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +31,8 @@ PENDING_MAX = 1024
 BUSY_TIMEOUT_MS = 5_000
 JOURNAL_BYTES_MAX = 16 << 20
 CACHE_KIB = 4_096
+READ_STEPS = 1_000
+"""SQLite instructions between two looks at the clock of a bounded read."""
 _NETWORK_FILE_SYSTEMS = {0x6969: "NFS", 0xFF534D42: "CIFS", 0xFE534D42: "SMB2", 0x517B: "SMB", 0x65735546: "FUSE"}
 
 
@@ -36,6 +40,12 @@ class StorageFull(OurFault):
     """The disk is full."""
 
     kind = "disk_full"
+
+
+class ReadTooLong(Refused):
+    """A read took longer than it may."""
+
+    kind = "too_costly"
 
 
 def fault_of(error: apsw.Error, path: Path) -> Exception:
@@ -236,3 +246,123 @@ class Database:
                 writer.execute("ROLLBACK")
             for entry in batch:
                 entry.result = outcome.Error(fault_of(error, self.path))
+
+
+def write_whole(path: Path, schema: str, fill: Callable[[Connection], T]) -> T:
+    """Build a database file aside and put it in place of the old one in one step.
+
+    Readers hold either the old file or the new one, never half of one, and nothing of the old content stays in pages
+    of the new file. The same input makes the same bytes.
+
+    Args:
+        path: The file to make or replace, mode 0600, in an existing folder.
+        schema: One script.
+        fill: Does the SQL, in one transaction; its exception leaves the old file as it was.
+
+    Returns:
+        What ``fill`` returned, after the new file is in place and on the disk.
+
+    Raises:
+        StorageFull, OurFault: The new file could not be written; the old one is unchanged.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        aside.unlink(missing_ok=True)
+        os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        result = _fill(aside, schema, fill)
+        for target in (aside, path.parent):
+            if target is path.parent:
+                os.replace(aside, path)
+            handle = os.open(target, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+    except apsw.Error as error:
+        raise fault_of(error, path) from error
+    except OSError as error:
+        raise OurFault(f"{path} cannot be written: {error.strerror}", hint="check the folder's rights and the disk") from error
+    finally:
+        aside.unlink(missing_ok=True)
+    return result
+
+
+def _fill(aside: Path, schema: str, fill: Callable[[Connection], T]) -> T:
+    """Run the one transaction of a new file; a crash leaves only the file aside, so it needs no journal."""
+    connection = apsw.Connection(str(aside))
+    try:
+        connection.execute("PRAGMA journal_mode=OFF")
+        connection.execute("PRAGMA synchronous=OFF")
+        connection.execute(f"PRAGMA cache_size=-{4 * CACHE_KIB}")
+        connection.execute(schema)
+        connection.execute("BEGIN IMMEDIATE")
+        result = fill(connection)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+    return result
+
+
+def _allow_reading(action: int, first: str | None, second: str | None, base: str | None, inner: str | None) -> int:
+    """Allow what a search needs and nothing else: no ATTACH (so no VACUUM INTO either), no PRAGMA, no write."""
+    if action in (apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION):
+        return apsw.SQLITE_OK
+    if action == apsw.SQLITE_PRAGMA and first == "data_version":
+        return apsw.SQLITE_OK
+    return apsw.SQLITE_DENY
+
+
+class WholeFile:
+    """Read a file made by :func:`write_whole`: immutable, read-only, with an authorizer that knows SELECT only.
+
+    One caller at a time; open one a thread. It keeps the file it opened, also after the path holds a newer one.
+
+    Args:
+        path: The file.
+
+    Raises:
+        Damaged: It is not a sound database.
+        OurFault: It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        address = "file:" + urllib.parse.quote(str(path)) + "?immutable=1"
+        try:
+            self._connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+            self._connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+            self._connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+            self._connection.execute("PRAGMA trusted_schema=OFF")
+            self._connection.execute("SELECT count(*) FROM sqlite_schema")
+            self._connection.authorizer = _allow_reading
+        except apsw.Error as error:
+            raise fault_of(error, path) from error
+
+    def close(self) -> None:
+        """Close the file; further use is a programming mistake."""
+        self._connection.close()
+
+    def read(self, work: Callable[[Connection], T], *, time_ms_max: int) -> T:
+        """Run reads, ended by force when they take too long.
+
+        Args:
+            work: Does the SQL.
+            time_ms_max: Milliseconds from now after which SQLite stops in the middle of a statement.
+
+        Returns:
+            What ``work`` returned.
+
+        Raises:
+            ReadTooLong: The time was up.
+            Damaged, OurFault: The file could not be read.
+        """
+        end_s = time.monotonic() + time_ms_max / 1000
+        self._connection.set_progress_handler(lambda: time.monotonic() > end_s, READ_STEPS)
+        try:
+            return work(self._connection)
+        except apsw.InterruptError:
+            raise ReadTooLong(f"the search took longer than {time_ms_max} ms", reason="too_costly", hint="ask with fewer or rarer words") from None
+        except apsw.Error as error:
+            raise fault_of(error, self.path) from error
+        finally:
+            self._connection.set_progress_handler(None)

@@ -82,6 +82,13 @@ class Records(Protocol):
         """List the admitted, unexpired registers of one kind, by current members, newest version first."""
         ...
 
+    def withdrawn(self, kind: int) -> dict[bytes, int]:
+        """List this machine's own registers of one kind that stand withdrawn: key to the version of the tombstone.
+
+        What a machine withdrew stays withdrawn when an older copy of its other databases comes back.
+        """
+        ...
+
     def changes(self, kinds: Collection[int]) -> trio.MemoryReceiveChannel[None]:
         """Wake whenever a register of these kinds changed. One pending wake at most: re-read ``entries`` on each."""
         ...

@@ -1,0 +1,368 @@
+"""Genesis, certificates, expulsions: who is a member now, folded from signed statements.
+
+A certificate says who a machine is and whose; it never says what the machine may run elsewhere. The chain is at most
+root -> admin -> machine, checked in one place (:meth:`Members.check_untrusted`). ``owner`` is the hash of a person's
+public key, and counts only where that key signed for this machine: an admin cannot write another person's name on a
+machine (THREATS, "owner is a word an admin writes").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+from mesh.base.codec import Count, Malformed, Range, Size, decode_untrusted, encode
+from mesh.base.crypto import Context, SigningKey, content_id, verify
+from mesh.base.errors import Refused
+from mesh.base.names import MeshId, NodeId, OwnerId, clean_name, node_id, owner_id
+from mesh.kinds import CERTIFICATE, EXPULSION, ROLES_ALL, Role
+from mesh.records import Author, Record
+
+CERTIFICATE_BYTES_MAX = 1024
+CHAIN_MAX = 2
+LIFE_S = 90 * 86_400
+CLOCK_SKEW_S = 26 * 3_600
+"""A certificate counts this long before its first second, so that a joiner a day behind can link at once."""
+
+Key32 = Annotated[bytes, Size(32, 32)]
+Id16 = Annotated[bytes, Size(16, 16)]
+Seconds = Annotated[int, Range(0, 1 << 40)]
+
+
+@dataclass(frozen=True, slots=True)
+class Genesis:
+    """The founding statement; its hash is the mesh's id."""
+
+    root_key: Key32
+    admin_key: Key32
+    created_s: Seconds
+    nonce: Id16
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateBody:
+    """What an admin (or the root) states about one machine.
+
+    Attributes:
+        lineage: Node id of the machine's first key; stays through rotations.
+        not_after_s: None only for admins, whose certificates the root ends by expulsion.
+        invite: The invite it was issued for, so that a restored issuer can count.
+    """
+
+    public_key: Key32
+    owner_key: Key32
+    lineage: Id16
+    name: Annotated[str, Size(1, 63)]
+    owner_name: Annotated[str, Size(1, 63)]
+    roles: Annotated[int, Range(1, ROLES_ALL)]
+    issuer: Id16
+    serial: Annotated[bytes, Size(8, 8)]
+    not_before_s: Seconds
+    not_after_s: Seconds | None
+    invite: Id16 | None
+
+
+@dataclass(frozen=True, slots=True)
+class SignedCertificate:
+    """A certificate as it travels: the body as signed, the issuer's and the owner's signatures."""
+
+    body: Annotated[bytes, Size(1, 700)]
+    signature: Annotated[bytes, Size(64, 64)]
+    owner_signature: Annotated[bytes, Size(64, 64)] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expulsion:
+    """An admin's or the root's word that a machine's lineage is out, for ever.
+
+    Attributes:
+        keep: Hashes of whole certificates, issued by the expelled, that stay valid.
+    """
+
+    lineage: Id16
+    keep: Annotated[tuple[Key32, ...], Count(48)]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBody:
+    """A commitment to a gate key; members take only a key that matches one."""
+
+    commitment: Key32
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyBody:
+    """Mesh-wide numbers an admin may set; floors hold whatever it says."""
+
+    lessons_quota: Annotated[int, Range(50, 10_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class RotationBody:
+    """A machine's word, signed by both its keys, that a new key follows the old one."""
+
+    old_key: Key32
+    new_key: Key32
+    new_signature: Annotated[bytes, Size(64, 64)]
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """A certificate whose signature and chain hold.
+
+    Attributes:
+        owner_proven: Whether the owner's key signed for this machine; else ``owner`` is an id nobody else has.
+        fingerprint: BLAKE2b-256 of the certificate as it travels.
+    """
+
+    node: NodeId
+    public_key: bytes
+    owner: OwnerId
+    owner_proven: bool
+    owner_name: str
+    name: str
+    roles: Role
+    lineage: bytes
+    issuer: bytes
+    serial: bytes
+    not_before_s: int
+    not_after_s: int | None
+    invite: bytes | None
+    fingerprint: bytes
+    wire: bytes
+
+
+def mesh_id(genesis: bytes) -> MeshId:
+    """Derive a mesh's id from its genesis as encoded."""
+    return MeshId(content_id(genesis, size=16))
+
+
+def sign_owner(owner_key: SigningKey, mesh: MeshId, lineage: bytes, public_key: bytes) -> bytes:
+    """State, as the owner, that a machine is mine."""
+    return owner_key.sign(Context.OWNER, mesh, lineage + public_key)
+
+
+def issue(
+    issuer: SigningKey, mesh: MeshId, body: CertificateBody, owner_signature: bytes | None
+) -> bytes:
+    """Sign a certificate.
+
+    Args:
+        issuer: The root's or an admin's key; ``body.issuer`` must be its id.
+        mesh: The mesh.
+        body: What is stated.
+        owner_signature: From :func:`sign_owner`, or None where the owner did not sign.
+
+    Returns:
+        The certificate as it travels.
+    """
+    assert body.issuer == node_id(issuer.public)
+    body_bytes = encode(body)
+    return encode(SignedCertificate(body_bytes, issuer.sign(Context.CERTIFICATE, mesh, body_bytes), owner_signature))
+
+
+def _open_untrusted(wire: bytes) -> tuple[SignedCertificate, CertificateBody]:
+    signed = decode_untrusted(SignedCertificate, wire, bytes_max=CERTIFICATE_BYTES_MAX)
+    return signed, decode_untrusted(CertificateBody, signed.body, bytes_max=700)
+
+
+def _nobody(node: NodeId) -> OwnerId:
+    """An owner id that only this machine has: whose it is, is not proven."""
+    return OwnerId(content_id(b"unproven owner" + node, size=16))
+
+
+def _certified(wire: bytes, signed: SignedCertificate, body: CertificateBody, mesh: MeshId) -> Certified:
+    node = node_id(body.public_key)
+    proven = signed.owner_signature is not None and verify(
+        body.owner_key, Context.OWNER, mesh, body.lineage + body.public_key, signed.owner_signature
+    )
+    owner = owner_id(body.owner_key) if proven else _nobody(node)
+    return Certified(
+        node,
+        body.public_key,
+        owner,
+        proven,
+        clean_name(body.owner_name),
+        clean_name(body.name),
+        Role(body.roles),
+        body.lineage,
+        body.issuer,
+        body.serial,
+        body.not_before_s,
+        body.not_after_s,
+        body.invite,
+        content_id(wire),
+        wire,
+    )
+
+
+class Members:
+    """Who is in the mesh: a fold over the control lane, never changed in place.
+
+    Args:
+        genesis: The founding statement, decoded.
+        mesh: Its id.
+        records: Admitted records of the control lane, any order; kinds other than certificates and expulsions are
+            passed over.
+    """
+
+    def __init__(self, genesis: Genesis, mesh: MeshId, records: Iterable[Record] = ()) -> None:
+        self.genesis = genesis
+        self.mesh = mesh
+        self.root = node_id(genesis.root_key)
+        held = sorted((r for r in records if r.body), key=lambda r: r.order)
+        self.expelled_lineages: set[bytes] = set()
+        self._keep: set[bytes] = set()
+        self.certificates: dict[NodeId, Certified] = {}
+        self.frozen: set[NodeId] = set()
+        admins_first = sorted(
+            (r for r in held if r.kind == CERTIFICATE), key=lambda r: (r.author != self.root, r.order)
+        )
+        for record in admins_first:
+            self._take_certificate(record.body)
+        for record in held:
+            if record.kind == EXPULSION:
+                self._take_expulsion(record)
+        self._drop_issued_by_expelled()
+
+    def _take_certificate(self, wire: bytes) -> None:
+        """Add one certificate; where two disagree about a machine's owner, the machine is frozen and shown so."""
+        try:
+            certified = self._chain_checked(wire)
+        except (Malformed, Refused):
+            return
+        other = self.certificates.get(certified.node)
+        if other is not None and other.issuer == self.root != certified.issuer:
+            return  # What the root said of a machine, no admin changes.
+        if other is not None and other.owner != certified.owner:
+            self.frozen.add(certified.node)
+            if (other.owner_proven, other.fingerprint) > (certified.owner_proven, certified.fingerprint):
+                return
+        self.certificates[certified.node] = certified
+
+    def _take_expulsion(self, record: Record) -> None:
+        try:
+            expulsion = decode_untrusted(Expulsion, record.body, bytes_max=2048)
+        except Malformed:
+            return
+        author = self.certificates.get(record.author)
+        if record.author == self.root or (author is not None and author.roles & Role.ADMIN):
+            self.expelled_lineages.add(expulsion.lineage)
+            self._keep.update(expulsion.keep)
+
+    def _drop_issued_by_expelled(self) -> None:
+        """A certificate issued by an expelled admin is dead, unless its exact bytes are on a keep list."""
+        self.orphaned = {
+            node
+            for node, certified in self.certificates.items()
+            if certified.issuer != self.root
+            and self._lineage(NodeId(certified.issuer)) in self.expelled_lineages
+            and certified.fingerprint not in self._keep
+        }
+
+    def _lineage(self, node: NodeId) -> bytes:
+        certified = self.certificates.get(node)
+        return certified.lineage if certified is not None else node
+
+    def _chain_checked(self, wire: bytes, extra: Certified | None = None) -> Certified:
+        """Verify one certificate against the root, or against an admin who is known or given."""
+        signed, body = _open_untrusted(wire)
+        if body.issuer == self.root:
+            key = self.genesis.root_key
+        else:
+            issuer = self.certificates.get(NodeId(body.issuer))
+            if issuer is None and extra is not None and extra.node == body.issuer:
+                issuer = extra
+            if issuer is None:
+                raise Refused("the certificate's issuer is not known here", reason="unknown_issuer")
+            if issuer.issuer != self.root or not issuer.roles & Role.ADMIN or body.roles & Role.ADMIN:
+                raise Refused("the certificate's issuer may not issue it", reason="bad_chain")
+            key = issuer.public_key
+        if body.not_after_s is None and not body.roles & Role.ADMIN:
+            raise Refused("a certificate without an end is only for admins", reason="bad_chain")
+        if not verify(key, Context.CERTIFICATE, self.mesh, signed.body, signed.signature):
+            raise Refused("the certificate was not signed by its issuer in this mesh", reason="bad_signature")
+        return _certified(wire, signed, body, self.mesh)
+
+    def check_untrusted(self, chain: tuple[bytes, ...], *, now_s: int, me: NodeId) -> Certified:
+        """Check what a peer shows of itself: the one place where a certificate becomes a right to a link.
+
+        Args:
+            chain: Its certificate first, its issuer's behind it (where that is not the root).
+            now_s: This machine's wall clock.
+            me: This machine, which never links to itself.
+
+        Returns:
+            The certificate's content.
+
+        Raises:
+            Malformed: Not certificates.
+            Refused: Wrong mesh, chain, time or signature; expelled; or it is this machine itself.
+        """
+        if not 1 <= len(chain) <= CHAIN_MAX:
+            raise Malformed("a chain has one or two certificates")
+        issuer = self._chain_checked(chain[1]) if len(chain) > 1 else None
+        certified = self._chain_checked(chain[0], issuer)
+        if certified.node == me:
+            raise Refused("that is this machine itself", reason="self")
+        if self.is_out(certified):
+            raise Refused(f"{certified.name} was expelled from this mesh", reason="expelled")
+        if now_s + CLOCK_SKEW_S < certified.not_before_s:
+            raise Refused("the certificate begins in the future; is a clock wrong?", reason="clock")
+        if certified.not_after_s is not None and now_s > certified.not_after_s:
+            raise Refused(f"the certificate of {certified.name} has expired", reason="expired")
+        return certified
+
+    def is_out(self, certified: Certified) -> bool:
+        """Whether a machine's lineage was expelled, or its certificate died with its issuer."""
+        if certified.lineage in self.expelled_lineages or certified.node in self.expelled_lineages:
+            return True
+        issuer_out = (
+            certified.issuer != self.root and self._lineage(NodeId(certified.issuer)) in self.expelled_lineages
+        )
+        return issuer_out and certified.fingerprint not in self._keep
+
+    def author(self, node: NodeId) -> Author | None:
+        """Look up what the door must know of a record's author."""
+        if node == self.root:
+            return Author(self.genesis.root_key, Role(0), OwnerId(bytes(16)), root=True, expelled=False)
+        certified = self.certificates.get(node)
+        if certified is None:
+            return None
+        owner = _nobody(node) if node in self.frozen else certified.owner
+        return Author(certified.public_key, certified.roles, owner, root=False, expelled=self.is_out(certified))
+
+    def chain_of(self, node: NodeId) -> tuple[bytes, ...]:
+        """The certificates a machine shows: its own, and its issuer's where that is not the root."""
+        own = self.certificates[node]
+        if own.issuer == self.root:
+            return (own.wire,)
+        return own.wire, self.certificates[NodeId(own.issuer)].wire
+
+
+def found(
+    *, root: SigningKey, owner: SigningKey, node: SigningKey, name: str, owner_name: str, now_s: int, nonce: bytes
+) -> tuple[bytes, bytes]:
+    """Found a mesh of one machine.
+
+    Args:
+        root: The mesh's new root key.
+        owner: The founder's own key.
+        node: This machine's key; it becomes the first admin.
+        name: The machine's display name.
+        owner_name: The person's display name.
+        now_s: Wall clock.
+        nonce: 24 unpredictable bytes: 16 for the genesis, 8 for the serial.
+
+    Returns:
+        The genesis as encoded, and this machine's certificate, signed by the root and countersigned by the owner.
+    """
+    genesis = encode(Genesis(root.public, node.public, now_s, nonce[:16]))
+    mesh = mesh_id(genesis)
+    me = node_id(node.public)
+    roles = Role.MEMBER | Role.WORKER | Role.RELAY | Role.ADMIN
+    body = CertificateBody(
+        node.public, owner.public, me, name, owner_name, int(roles), node_id(root.public), nonce[16:24], now_s, None, None
+    )
+    return genesis, issue(root, mesh, body, sign_owner(owner, mesh, me, node.public))

@@ -1,0 +1,248 @@
+"""Mint invites, serve joiners, join: the shells around ``mesh.invites``.
+
+A use is spent in the transaction that stores the certificate, so an acknowledged join survives any crash and a
+one-use invite makes at most one member.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from mesh import store
+from mesh.base.clock import Now
+from mesh.base.crypto import Entropy, SigningKey
+from mesh.base.db import Connection, Database
+from mesh.base.errors import Refused, Unreachable
+from mesh.base.names import NodeId, base32, node_id
+from mesh.identity import FLEET, GATE, Belongings, Identity
+from mesh.invites import (
+    ADDRESSES_MAX,
+    GATES_MAX,
+    JOIN_MESSAGE_BYTES_MAX,
+    SNAPSHOT_MAX,
+    BadInvite,
+    InviteBody,
+    Issuer,
+    Joined,
+    Joiner,
+    invite_of_untrusted,
+    write_link,
+)
+from mesh.kinds import CERTIFICATE, EPOCH, EXPULSION, POLICY, Lane, Role
+from mesh.members import LIFE_S, Certified
+from mesh.replica import Replica
+
+STEP_TIMEOUT_S = 15.0
+
+log = logging.getLogger("hivemesh.pairing")
+
+
+class Pipe(Protocol):
+    """Two ends exchanging whole messages before they are members."""
+
+    async def send(self, message: bytes) -> None:
+        """Send one message."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Wait for one message."""
+        ...
+
+
+class Pairing:
+    """The issuing side of this node.
+
+    Args:
+        database: ``mesh.db``.
+        identity: Who this machine is.
+        replica: Its copy of the mesh.
+        read_clock: Reads both clocks.
+        entropy: Randomness.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        identity: Identity,
+        replica: Replica,
+        read_clock: Callable[[], Now],
+        entropy: Entropy,
+    ) -> None:
+        self._database = database
+        self._identity = identity
+        self._replica = replica
+        self._read_clock = read_clock
+        self._entropy = entropy
+
+    def is_open(self) -> bool:
+        """Whether any invite can be used now; only then is there a ``/join`` at all."""
+        return store.open_invites(self._database.reader, self._read_clock().wall_ms // 1000) > 0
+
+    async def mint(
+        self,
+        *,
+        for_person: str | None,
+        roles: Role,
+        uses: int,
+        ttl_s: int,
+        addresses: Sequence[str],
+    ) -> tuple[str, InviteBody]:
+        """Mint a link. Minting is the approval.
+
+        Args:
+            for_person: Another person's name, or None for one more machine of mine.
+            roles: Never admin.
+            uses: 1 to 100.
+            ttl_s: Seconds it can be used.
+            addresses: Where this machine listens; empty: the joiner finds it on the LAN.
+
+        Returns:
+            The link and what it says.
+
+        Raises:
+            Refused: This machine may not invite, or too many invites are open.
+        """
+        own = self._replica.me
+        if not self._replica.may(Role.ADMIN):
+            raise Refused(
+                "only an admin machine can invite",
+                reason="role",
+                hint="run `hivemesh invite` on the machine that founded this mesh",
+            )
+        if for_person is None and self._identity.owner is None:
+            raise Refused(
+                f"this machine does not hold {own.owner_name}'s key",
+                reason="owner_key",
+                hint="run `hivemesh invite` on the machine that founded this mesh, or name a person with --for",
+            )
+        body = InviteBody(
+            version=1,
+            mesh=self._identity.mesh,
+            issuer_key=self._identity.node.public,
+            invite=self._entropy(16),
+            seed=self._entropy(16),
+            roles=int(roles),
+            uses=uses,
+            expires_s=self._read_clock().wall_ms // 1000 + ttl_s,
+            mine=for_person is None,
+            owner_name=for_person or own.owner_name,
+            addresses=tuple(addresses[:ADDRESSES_MAX]),
+        )
+        link = write_link(self._identity.node, body)
+        if not await self._database.write(lambda connection: store.add_invite(connection, body)):
+            raise Refused("too many invites are open", reason="limit", hint="wait until some expire")
+        return link, body
+
+    async def serve(self, pipe: Pipe) -> None:
+        """Serve one joiner to the end.
+
+        Args:
+            pipe: A connection to ``/join``; the caller bounds its life and closes it.
+
+        Raises:
+            PeerFault, Refused: The joiner failed; nothing was spent before its confirmation.
+            Unreachable: The connection ended.
+
+        If cancelled: a use is spent only where the certificate is stored too.
+        """
+        hello = await _receive(pipe)
+        invite = store.invite(self._database.reader, invite_of_untrusted(hello))
+        if invite is None:
+            raise BadInvite("that invite is not known on this machine", reason="unknown")
+        me = self._identity.node_id
+        issuer = Issuer(
+            invite,
+            self._identity.node,
+            self._identity.owner if invite.body.mine else None,
+            self._identity.genesis,
+            self._replica.members_now.chain_of(me),
+            entropy=self._entropy,
+        )
+        await pipe.send(issuer.accept_untrusted(hello, now_s=self._now_s()))
+        offer, request = issuer.offer_untrusted(await _receive(pipe))
+        await pipe.send(offer)
+        confirmation = await _receive(pipe)
+        wire = issuer.certificate_untrusted(confirmation, now_s=self._now_s(), life_s=LIFE_S)
+        record = self._replica.sign(CERTIFICATE, node_id(request.public_key), wire)
+        now_ms = self._read_clock().wall_ms
+
+        def spend(connection: Connection) -> bool:
+            return store.spend_invite(connection, invite.body.invite, record, now_ms)
+
+        if not await self._database.write(spend):
+            raise BadInvite("this invite was used already", reason="used")
+        await self._replica.publish_signed([record])
+        log.info("a machine joined", extra={"fields": {"invite": base32(invite.body.invite)[:8]}})
+        await pipe.send(issuer.grant(record.wire, self._gates(), self._fleet_key(invite.body.mine), self._snapshot()))
+
+    def _now_s(self) -> int:
+        return self._read_clock().wall_ms // 1000
+
+    def _gates(self) -> tuple[bytes, ...]:
+        held = store.secrets(self._database.reader, GATE)
+        return tuple(held[epoch] for epoch in sorted(held, reverse=True))[:GATES_MAX]
+
+    def _fleet_key(self, mine: bool) -> bytes | None:
+        held = store.secrets(self._database.reader, FLEET)
+        return held[max(held)] if mine else None
+
+    def _snapshot(self) -> tuple[bytes, ...]:
+        """The part of the control lane a joiner needs for its first link: admins, gate commitments, expulsions."""
+        first = (CERTIFICATE, EPOCH, POLICY, EXPULSION)
+        members = self._replica.members_now
+        chosen: list[bytes] = []
+        size = 0
+        records = sorted(store.lane_records(self._database.reader, Lane.CONTROL), key=lambda r: (first.index(r.kind) if r.kind in first else 9, r.order))
+        for record in records:
+            certified = members.certificates.get(NodeId(record.key)) if record.kind == CERTIFICATE else None
+            wanted = record.kind in first[1:] or (certified is not None and bool(certified.roles & Role.ADMIN))
+            if wanted and len(chosen) < SNAPSHOT_MAX and size + len(record.wire) < JOIN_MESSAGE_BYTES_MAX - 8192:
+                chosen.append(record.wire)
+                size += len(record.wire)
+        return tuple(chosen)
+
+
+async def _receive(pipe: Pipe) -> bytes:
+    with trio.move_on_after(STEP_TIMEOUT_S):
+        return await pipe.receive()
+    raise Unreachable("the other side stopped answering")
+
+
+async def join_over(
+    pipe: Pipe,
+    invite: InviteBody,
+    name: str,
+    read_clock: Callable[[], Now],
+    entropy: Entropy,
+) -> tuple[Belongings, Joined, Certified]:
+    """Go through the pairing exchange as the joiner, with a fresh key.
+
+    Args:
+        pipe: A connection to the issuer's ``/join``.
+        invite: What the link says.
+        name: This machine's display name.
+        read_clock: Reads both clocks.
+        entropy: Randomness.
+
+    Returns:
+        What to settle in this home, what was granted, and the issuer.
+
+    Raises:
+        PeerFault, Refused: The other side is not the issuer, or refused.
+        Unreachable: The connection ended.
+    """
+    key = SigningKey(entropy(32))
+    owner = None if invite.mine else SigningKey(entropy(32))
+    joiner = Joiner(invite, key, owner, name, entropy=entropy)
+    await pipe.send(joiner.hello)
+    await pipe.send(joiner.request_untrusted(await _receive(pipe)))
+    confirmation, issuer = joiner.confirm_untrusted(await _receive(pipe), now_s=read_clock().wall_ms // 1000)
+    await pipe.send(confirmation)
+    joined = joiner.finish_untrusted(await _receive(pipe), now_ms=read_clock().wall_ms)
+    keys = {"node": key} if owner is None else {"node": key, "owner": owner}
+    fleet_key = joined.fleet_key if joined.fleet_key is not None else entropy(32)
+    return Belongings(keys, joined.genesis, joined.records, joined.gates, fleet_key), joined, issuer

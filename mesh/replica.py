@@ -1,0 +1,358 @@
+"""This machine's copy of what the mesh agrees on: publish, admit, list, wake.
+
+Satisfies ``mesh.base.ports.Records`` and ``Directory``. Everything from a link enters by :meth:`Replica.take_untrusted`;
+everything that changed the store leaves by ``pushed`` for the links that do not have it yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from mesh import kinds, presence, store
+from mesh.base.clock import FUTURE_MS_MAX, Now, next_version, version_ms
+from mesh.base.codec import Malformed, decode_untrusted
+from mesh.base.db import Database
+from mesh.base.errors import Refused
+from mesh.base.names import NodeId
+from mesh.base.ports import Entry, Member
+from mesh.identity import Identity
+from mesh.kinds import CERTIFICATE, EXPULSION, PRESENCE, Lane, Role, role_names, rule_of
+from mesh.members import Certified, Genesis, Members
+from mesh.presence import Heard
+from mesh.records import Record, Verdict, admit, make, parse_untrusted
+from mesh.schemas import BODIES
+
+PUSHES_WAITING_MAX = 1024
+SWEEP_S = 60.0
+EQUIVOCATIONS_KEPT_MAX = 256
+
+log = logging.getLogger("hivemesh.replica")
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Records that changed this store and go on to every link but the one they came from."""
+
+    records: tuple[Record, ...]
+    source: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of records from a link.
+
+    Attributes:
+        arrived: Id and whether the door refused it, for the link's reconciler.
+    """
+
+    arrived: tuple[tuple[bytes, bool], ...]
+    forged: int
+
+
+class Replica:
+    """The replicated registers of one mesh, on this machine.
+
+    Args:
+        database: ``mesh.db``, open.
+        identity: Who this machine is.
+        read_clock: Reads both clocks.
+        linked: The machines this one holds a link to now.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        identity: Identity,
+        read_clock: Callable[[], Now],
+        linked: Callable[[], Collection[NodeId]],
+    ) -> None:
+        self._database = database
+        self._identity = identity
+        self._read_clock = read_clock
+        self._linked = linked
+        self._genesis = decode_untrusted(Genesis, identity.genesis, bytes_max=200)
+        self._newest = store.newest_version(database.reader, identity.node_id)
+        self._watchers: list[tuple[frozenset[int], trio.MemorySendChannel[None]]] = []
+        self._push_in, self.pushed = trio.open_memory_channel[Push](PUSHES_WAITING_MAX)
+        self.members_now = self._fold()
+        self._heard: dict[NodeId, Heard] = {}
+        self._seen_ms: dict[NodeId, int] = {}
+        now = read_clock()
+        for record, received_ms in store.records_of(database.reader, PRESENCE, now.wall_ms):
+            self._hear(record, received_ms, now.steady_s - max(0, now.wall_ms - received_ms) / 1000)
+
+    def _fold(self) -> Members:
+        return Members(
+            self._genesis, self._identity.mesh, store.lane_records(self._database.reader, Lane.CONTROL)
+        )
+
+    def _hear(self, record: Record, received_ms: int, at_s: float) -> None:
+        held = self._heard.get(record.author)
+        said = presence.read_untrusted(record)
+        if said is None:
+            self._heard.pop(record.author, None)
+        elif held is None or record.version > held.version:
+            self._heard[record.author] = Heard(said, record.version, at_s)
+        self._seen_ms[record.author] = max(received_ms, self._seen_ms.get(record.author, 0))
+
+    # Directory -------------------------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> Member:
+        """This machine, as its certificate says; its state is ``live``."""
+        own = self.members_now.certificates[self._identity.node_id]
+        return self._member(own, "live", self._read_clock())
+
+    def member(self, node: NodeId) -> Member | None:
+        """Look up one machine, also an expelled one; None where no certificate is known."""
+        certified = self.members_now.certificates.get(node)
+        if certified is None:
+            return None
+        now = self._read_clock()
+        return self._member(certified, self._states(now).get(node, "live"), now)
+
+    def members(self) -> list[Member]:
+        """List every machine but this one, by name."""
+        now = self._read_clock()
+        states = self._states(now)
+        others = (c for n, c in self.members_now.certificates.items() if n != self._identity.node_id)
+        return sorted((self._member(c, states[c.node], now) for c in others), key=lambda m: (m.name, m.node))
+
+    def _states(self, now: Now) -> dict[NodeId, str]:
+        return presence.states(
+            self._identity.node_id, self.members_now.certificates, self._linked(), self._heard, now.steady_s
+        )
+
+    def _member(self, certified: Certified, state: str, now: Now) -> Member:
+        node, heard = certified.node, self._heard.get(certified.node)
+        linked = node in self._linked()
+        if self.members_now.is_out(certified):
+            state = "expelled"
+        elif certified.not_after_s is not None and now.wall_ms // 1000 > certified.not_after_s:
+            state = "expired"
+        author = self.members_now.author(node)
+        mine = self.members_now.author(self._identity.node_id)
+        assert author is not None
+        assert mine is not None
+        return Member(
+            node=node,
+            public_key=certified.public_key,
+            name=certified.name if heard is None else heard.presence.name,
+            owner=author.owner,
+            owner_name=certified.owner_name,
+            mine=author.owner == mine.owner,
+            roles=frozenset(role_names(certified.roles)),
+            state=state,
+            last_seen_ms=now.wall_ms if linked else self._seen_ms.get(node),
+            linked=linked,
+            addresses=() if heard is None else heard.presence.addresses,
+            version=None if heard is None else heard.presence.software,
+        )
+
+    def boot_of(self, node: NodeId) -> bytes | None:
+        """The boot id in a machine's newest presence."""
+        heard = self._heard.get(node)
+        return None if heard is None else heard.presence.boot
+
+    # Records ---------------------------------------------------------------------------------------------------
+
+    def _issue(self) -> int:
+        """The next version of this author, never far beyond the clocks of the machines it is linked to.
+
+        A clock that jumped to another century would else make every later record of this machine be held back, also
+        after it was mended.
+        """
+        now = self._read_clock()
+        wall_ms = now.wall_ms
+        linked = self._linked()
+        peers_ms = [
+            version_ms(heard.version) + int(1000 * (now.steady_s - heard.at_s))
+            for node, heard in self._heard.items()
+            if node in linked
+        ]
+        if peers_ms:
+            wall_ms = min(wall_ms, int(statistics.median(peers_ms)) + FUTURE_MS_MAX)
+        self._newest = next_version(wall_ms, self._newest)
+        return self._newest
+
+    @property
+    def clock_ahead_ms(self) -> int:
+        """How far this machine's newest version is ahead of its wall clock; more than ten minutes is a fault."""
+        return version_ms(self._newest) - self._read_clock().wall_ms
+
+    async def publish(self, kind: int, key: bytes, body: bytes) -> bytes:
+        """Sign, store durably and push one register of this machine.
+
+        Args:
+            kind: A number of the table.
+            key: At most 32 bytes.
+            body: At most the kind's bytes.
+
+        Returns:
+            The record id.
+
+        Raises:
+            Refused: This machine's roles do not allow it, or the body breaks the kind's schema or size.
+            StorageFull, OurFault: The disk refuses; nothing was published.
+
+        If cancelled: the register is published whole or not at all.
+        """
+        record = make(self._identity.node, self._identity.mesh, kind, key, self._issue(), body)
+        verdict = self._judge(record)
+        if verdict is not Verdict.ADMIT:
+            name = rule_of(kind).name
+            raise Refused(f"this machine may not publish that {name}: {verdict.value}", reason=verdict.name.lower())
+        await self._keep([record], source=None)
+        return record.record_id
+
+    async def publish_signed(self, records: Sequence[Record]) -> None:
+        """Push records that were signed and stored elsewhere in this node (a certificate issued by a pairing)."""
+        self._changed(records)
+        await self._push_in.send(Push(tuple(records), None))
+
+    async def withdraw(self, kind: int, key: bytes) -> None:
+        """Replace a register of this machine by a tombstone; nothing happens where there is none."""
+        held = store.register(self._database.reader, self._identity.node_id, kind, key)
+        if held is not None and held.body:
+            await self.publish(kind, key, b"")
+
+    def sign(self, kind: int, key: bytes, body: bytes) -> Record:
+        """Sign a record without storing it; the caller stores it in its own transaction."""
+        return make(self._identity.node, self._identity.mesh, kind, key, self._issue(), body)
+
+    def entries(self, kind: int) -> list[Entry]:
+        """List the admitted, unexpired registers of one kind, by current members, greatest version first."""
+        found: list[Entry] = []
+        for record, received_ms in store.records_of(self._database.reader, kind, self._read_clock().wall_ms):
+            author = self.members_now.author(record.author)
+            if author is None or author.expelled or not record.body:
+                continue
+            found.append(
+                Entry(
+                    record.author,
+                    author.owner,
+                    record.kind,
+                    record.key,
+                    record.version,
+                    record.record_id,
+                    record.body,
+                    received_ms,
+                )
+            )
+        return found
+
+    def changes(self, kinds_wanted: Collection[int]) -> trio.MemoryReceiveChannel[None]:
+        """Wake whenever a register of these kinds changed; at most one wake waits."""
+        send, receive = trio.open_memory_channel[None](1)
+        self._watchers.append((frozenset(kinds_wanted), send))
+        return receive
+
+    # Links -----------------------------------------------------------------------------------------------------
+
+    def ids_of(self, lane: Lane) -> list[bytes]:
+        """The sorted ids of a lane as offered now."""
+        return store.lane_ids(self._database.reader, lane, self._read_clock().wall_ms)
+
+    def holds(self, record_id: bytes) -> bool:
+        """Whether a record is held."""
+        return store.holds(self._database.reader, record_id)
+
+    def wires(self, record_ids: Sequence[bytes]) -> list[bytes]:
+        """The bytes of the records held among these ids."""
+        return store.wires(self._database.reader, record_ids)
+
+    async def take_untrusted(self, wires: Sequence[bytes], source: NodeId) -> Taken:
+        """Take records from a link: judge each, store the sound ones, push on what was new.
+
+        Args:
+            wires: Anything.
+            source: The machine whose link they came over.
+
+        Returns:
+            What became of each.
+
+        Raises:
+            StorageFull, OurFault: The disk refuses; none was stored.
+        """
+        arrived: list[tuple[bytes, bool]] = []
+        forged = 0
+        parsed: list[Record] = []
+        for wire in wires:
+            try:
+                parsed.append(parse_untrusted(wire))
+            except Malformed:
+                forged += 1
+        parsed.sort(key=lambda r: (r.kind != CERTIFICATE, r.author != self.members_now.root, r.order))
+        sound: list[Record] = []
+        for record in parsed:
+            if self.holds(record.record_id):
+                arrived.append((record.record_id, False))
+                continue
+            verdict = self._judge(record)
+            forged += verdict is Verdict.FORGED
+            # A record held back for its clock or for an unknown author is not refused for good: it is asked for again.
+            refused = verdict not in (Verdict.ADMIT, Verdict.HOLD, Verdict.UNKNOWN_AUTHOR)
+            arrived.append((record.record_id, refused))
+            if verdict is Verdict.ADMIT:
+                sound.append(record)
+                if record.kind in (CERTIFICATE, EXPULSION):
+                    await self._keep([record], source)
+                    sound.pop()
+        if sound:
+            await self._keep(sound, source)
+        return Taken(tuple(arrived), forged)
+
+    def _judge(self, record: Record) -> Verdict:
+        return admit(
+            record,
+            mesh=self._identity.mesh,
+            author_of=self.members_now.author,
+            bodies=BODIES,
+            now_ms=self._read_clock().wall_ms,
+        )
+
+    async def _keep(self, records: Sequence[Record], source: NodeId | None) -> None:
+        now_ms = self._read_clock().wall_ms
+        fresh = await self._database.write(lambda connection: store.put_records(connection, records, now_ms))
+        if fresh:
+            self._changed(fresh)
+            await self._push_in.send(Push(tuple(fresh), source))
+
+    def _changed(self, records: Sequence[Record]) -> None:
+        """Fold what changed and wake who watches."""
+        now = self._read_clock()
+        if any(rule_of(r.kind).lane is Lane.CONTROL for r in records):
+            self.members_now = self._fold()
+        for record in records:
+            if record.kind == PRESENCE and record.author != self._identity.node_id:
+                self._hear(record, now.wall_ms, now.steady_s)
+        self.wake({record.kind for record in records})
+
+    def wake(self, changed: Collection[int]) -> None:
+        """Wake the watchers of these kinds."""
+        for wanted, channel in self._watchers:
+            if not wanted.isdisjoint(changed):
+                try:
+                    channel.send_nowait(None)
+                except trio.WouldBlock:
+                    continue  # One wake is waiting already; its reader will see this change too.
+                except trio.BrokenResourceError:
+                    continue  # Its reader has gone.
+
+    async def run_sweep(self) -> None:
+        """Delete expired records once a minute, until cancelled."""
+        while True:
+            now = self._read_clock()
+            gone = await self._database.write(lambda c: store.sweep(c, now.wall_ms, now.wall_ms // 1000))
+            if gone:
+                self.wake(set(kinds.KINDS))
+            await trio.sleep(SWEEP_S)
+
+    def may(self, role: Role) -> bool:
+        """Whether this machine has a role."""
+        return bool(self.members_now.certificates[self._identity.node_id].roles & role)

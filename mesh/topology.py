@@ -1,0 +1,106 @@
+"""Whom to dial, when, and which of two links to the same machine stays.
+
+A full mesh up to twelve members; every machine dials everybody it holds no link to, so one reachable side suffices.
+Back-off is exponential with full jitter, and forgets only after a link lived for a minute. An address that failed to
+prove a key is tried less and less, whoever announced it, so a liar's announcement does not make a fleet hammer a victim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mesh.base.names import NodeId
+
+BACKOFF_S_MIN = 0.5
+BACKOFF_S_MAX = 60.0
+STEADY_LINK_S = 60.0
+SIGHTING_S_MIN = 5.0
+"""A machine sighted on the LAN may be tried at once, but not more often than this."""
+ADDRESS_BACKOFF_S_MAX = 3600.0
+ADDRESSES_KEPT_MAX = 512
+YOUNG_LINK_S = 5.0
+
+
+@dataclass(slots=True)
+class _Tries:
+    failures: int = 0
+    next_at_s: float = 0.0
+    sighted_at_s: float = field(default=-1e9)
+
+
+class Schedule:
+    """When each machine or address may be dialled next.
+
+    Args:
+        backoff_s_max: The longest pause.
+        kept_max: Most entries; beyond, the one that is due first is forgotten.
+    """
+
+    def __init__(self, *, backoff_s_max: float = BACKOFF_S_MAX, kept_max: int = ADDRESSES_KEPT_MAX) -> None:
+        self._tries: dict[object, _Tries] = {}
+        self._backoff_s_max = backoff_s_max
+        self._kept_max = kept_max
+
+    def may_dial(self, what: object, now_s: float) -> bool:
+        """Whether this one is due."""
+        tries = self._tries.get(what)
+        return tries is None or now_s >= tries.next_at_s
+
+    def failed(self, what: object, now_s: float, draw: float) -> float:
+        """Note a failure.
+
+        Args:
+            what: A node id or an address.
+            now_s: Steady clock.
+            draw: A number in [0, 1), from the node's randomness.
+
+        Returns:
+            Seconds until it may be tried again: full jitter below a doubling ceiling.
+        """
+        if what not in self._tries and len(self._tries) >= self._kept_max:
+            del self._tries[min(self._tries, key=lambda key: self._tries[key].next_at_s)]
+        tries = self._tries.setdefault(what, _Tries())
+        ceiling = min(self._backoff_s_max, BACKOFF_S_MIN * 2.0**tries.failures)
+        tries.failures = min(tries.failures + 1, 30)
+        pause = BACKOFF_S_MIN / 2 + draw * ceiling
+        tries.next_at_s = now_s + pause
+        return pause
+
+    def sighted(self, what: object, now_s: float) -> None:
+        """Let a machine that was just seen be tried at once, at most every five seconds."""
+        tries = self._tries.get(what)
+        if tries is not None and now_s - tries.sighted_at_s >= SIGHTING_S_MIN:
+            tries.sighted_at_s = now_s
+            tries.next_at_s = now_s
+
+    def lived(self, what: object, lived_s: float, now_s: float, draw: float) -> None:
+        """Note the end of a link: one that lived long clears the record, a short one counts as a failure."""
+        if lived_s >= STEADY_LINK_S:
+            self._tries.pop(what, None)
+        else:
+            self.failed(what, now_s, draw)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFacts:
+    """What decides between two links to one machine."""
+
+    boot: bytes
+    dialled_by_me: bool
+    age_s: float
+
+
+def newer_wins(me: NodeId, peer: NodeId, held: LinkFacts, fresh: LinkFacts) -> bool:
+    """Decide whether a fresh proved link replaces the one that is held.
+
+    A quick redial after a change of address replaces the old link at once. Only where both machines dialled each other
+    at the same moment would that make them close each other's: then the link dialled by the smaller id stays, on both
+    sides alike.
+
+    Returns:
+        Whether the fresh one stays.
+    """
+    crossed = held.age_s < YOUNG_LINK_S and held.dialled_by_me != fresh.dialled_by_me and held.boot == fresh.boot
+    if not crossed:
+        return True
+    return fresh.dialled_by_me == (me < peer)
