@@ -15,6 +15,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 import trio
 
@@ -28,7 +29,7 @@ from mesh.interfaces import (
     read_host_mark,
 )
 from mesh.responder import Announcement, Inbox, NoMulticast, Responder, open_responder
-from mesh.sightings import NONCE_BYTES, Book, Here, Sighting, make_instance, parse_heard_untrusted
+from mesh.sightings import NONCE_BYTES, Book, Here, Sighting, is_tag, make_instance, parse_heard_untrusted
 
 __all__ = ["Discovery", "Pace", "Sighting", "open_discovery"]
 
@@ -88,16 +89,19 @@ class Discovery:
         self._look_sync = look
         self._pace = pace
         self._host_mark = read_host_mark()
-        announced_port, _ = choose_endpoint(port, advertise, ())
-        self.instance = make_instance(os.urandom(NONCE_BYTES), self._host_mark, announced_port)
+        self._endpoint = choose_endpoint(port, advertise, ())
+        self.instance = make_instance(os.urandom(NONCE_BYTES), self._host_mark, self._endpoint[0])
         self._send, self.sightings = trio.open_memory_channel[Sighting](WAITING_MAX)
         self._overflow = self.sightings.clone()
         self._inbox = Inbox(trio.lowlevel.current_trio_token())
         self._book = Book()
+        self._looked: list[LocalAddress] | None = None
         self._local: list[LocalAddress] = []
+        self._interfaces: tuple[str | int, ...] = ()
+        self._here = Here(self._host_mark, ())
         self._announced: Announcement | None = None
         self._state = ("off", "starting")
-        self._echo_by = float("inf")
+        self._echoed, self._echo_by = False, float("inf")
         self._woken = trio.Event()
         self._ask_all = False
         self._asked_at = float("-inf")
@@ -144,7 +148,7 @@ class Discovery:
             except NoMulticast as error:
                 failures = 0 if self._state[0] == "on" else failures + 1
                 self._set_state("off", error.message)
-            self._announced = None
+            self._announced, self._ask_all = None, False
             first_s, longest_s = self._pace.back_off_s
             await self._pause(min(longest_s, first_s * 2 ** min(failures, 8)) * random.uniform(0.5, 1.0))
 
@@ -152,16 +156,16 @@ class Discovery:
         """Read what comes in until cancelled."""
         while True:
             await self._inbox.arrived.wait()
-            here = Here(self._host_mark, choose_networks(self._local))
             now_s = read_clock().steady_s
             for name, heard in self._inbox.take().items():
                 if name.startswith(f"{self.instance}."):
-                    self._echo_by = trio.current_time() + self._pace.echo_s
+                    self._echoed, self._echo_by = True, trio.current_time() + self._pace.echo_s
+                    self._judge()
                     continue
                 if heard is None:
                     self._book.forget(name)
                     continue
-                sighting = parse_heard_untrusted(heard, here, now_s)
+                sighting = parse_heard_untrusted(heard, self._here, now_s)
                 if sighting is not None and self._book.note(name, sighting):
                     self._tell(sighting)
 
@@ -174,7 +178,7 @@ class Discovery:
     async def _serve(self) -> None:
         """Run one responder until it fails."""
         interfaces = await self._look()
-        self._echo_by = float("inf")
+        self._echoed = False
         async with open_responder(interfaces, self._inbox) as responder:
             first = list(self._pace.first_rounds_s)
             round_at = trio.current_time()
@@ -186,20 +190,23 @@ class Discovery:
                 await self._announce(responder, due=due)
                 await self._ask(responder, due=due)
                 self._judge()
-                await self._wait(min(round_at, trio.current_time() + self._pace.poll_s))
+                until_s = min(round_at, trio.current_time() + self._pace.poll_s)
+                await self._wait(min(until_s, self._asked_at + ASK_GAP_S) if self._ask_all else until_s)
                 before, interfaces = interfaces, await self._look()
                 if interfaces != before:
                     await responder.use(interfaces)
 
     async def _announce(self, responder: Responder, *, due: bool) -> None:
         """Announce when it is time or when what is to be said has changed."""
-        port, addresses = choose_endpoint(self._port, self._advertise, self._local)
-        wanted = Announcement(self.instance, port, addresses, self._gate_tag()) if addresses else None
+        port, addresses = self._endpoint
+        tag = self._gate_tag()
+        assert not tag or is_tag(tag.encode()), "a tag is 13 characters of lower-case base32, or empty"
+        wanted = Announcement(self.instance, port, addresses, tag) if addresses else None
         if due or wanted != self._announced:
-            await responder.announce(wanted)
-            if wanted is None or self._announced is None:
-                self._echo_by = float("inf") if wanted is None else trio.current_time() + self._pace.first_echo_s
+            if self._announced is None:
+                self._echo_by = trio.current_time() + self._pace.first_echo_s
             self._announced = wanted
+            await responder.announce(wanted)
 
     async def _ask(self, responder: Responder, *, due: bool) -> None:
         """Ask who is there: everybody if somebody browses, else those not heard lately."""
@@ -213,13 +220,12 @@ class Discovery:
         await responder.ask(known)
 
     def _judge(self) -> None:
-        """Say "on" only while this node hears its own announcements."""
-        if self._echo_by != float("inf") and trio.current_time() > self._echo_by:
+        """Say "on" only while this node hears its own announcements, if there are any."""
+        if self._announced is not None and trio.current_time() > self._echo_by:
             self._set_state("off", "multicast does not come through here (a firewall, or a network without it)")
-        elif all(local.host.startswith("127.") or local.host == "::1" for local in self._local):
-            self._set_state("on", "this machine only: no other network interface is up")
-        else:
-            self._set_state("on", "")
+        elif self._announced is None or self._echoed:
+            alone = all(ip_address(local.host).is_loopback for local in self._local)
+            self._set_state("on", "this machine only: no other network interface is up" if alone else "")
 
     async def _look(self) -> tuple[str | int, ...]:
         """Read the machine's addresses and choose the interfaces.
@@ -231,31 +237,33 @@ class Discovery:
             local = await trio.to_thread.run_sync(self._look_sync)
         except OSError as error:
             raise NoMulticast(f"the network interfaces cannot be read: {error.strerror}") from error
-        self._local = [one for one in local if one.running and (self._only is None or one.host in self._only)]
-        interfaces = choose_multicast(self._local, None)
-        if not interfaces:
+        if local != self._looked:
+            self._looked = local
+            self._local = [one for one in local if one.running and (self._only is None or one.host in self._only)]
+            self._interfaces = choose_multicast(self._local)
+            self._endpoint = choose_endpoint(self._port, self._advertise, self._local)
+            self._here = Here(self._host_mark, choose_networks(self._local))
+        if not self._interfaces:
             raise NoMulticast("no network interface is up")
-        return interfaces
+        return self._interfaces
 
     async def _pause(self, pause_s: float) -> None:
         """Wait after a failure; a changed address, ``update`` and ``browse`` end it early."""
         until_s = trio.current_time() + pause_s
-        before = self._local
-        while trio.current_time() < until_s and not self._woken.is_set():
-            await self._wait(min(until_s, trio.current_time() + self._pace.poll_s))
+        before = self._looked
+        while trio.current_time() < until_s and self._looked == before:
+            if await self._wait(min(until_s, trio.current_time() + self._pace.poll_s)):
+                return
             with suppress(NoMulticast):
                 await self._look()
-            if self._local != before:
-                break
-        self._woken = trio.Event()
 
-    async def _wait(self, until_s: float) -> None:
-        """Wait until then, or until somebody wants something."""
-        if self._ask_all:
-            until_s = min(until_s, max(self._asked_at + ASK_GAP_S, trio.current_time()))
+    async def _wait(self, until_s: float) -> bool:
+        """Wait until then, or until somebody wants something; returns whether somebody did."""
         with trio.move_on_at(until_s):
             await self._woken.wait()
-            self._woken = trio.Event()
+        woken = self._woken.is_set()
+        self._woken = trio.Event()
+        return woken
 
     def _set_state(self, state: str, reason: str) -> None:
         before, self._state = self._state, (state, reason)

@@ -31,6 +31,8 @@ from enum import IntEnum
 from mesh.base.errors import PeerFault
 
 PAYLOAD_BYTES_MAX = 256 * 1024
+PAYLOAD_BYTES_MIN = 4 * 1024
+"""A payload may always be this large, however slow the line."""
 REASON_BYTES_MAX = 200
 PURPOSE_MAX = 0xFFFF
 FLOW_MAX = 0xFFFFFFFF
@@ -41,6 +43,8 @@ _HEADER = struct.Struct("!BBHI")
 _U32 = struct.Struct("!I")
 _U16 = struct.Struct("!H")
 HEADER_BYTES = _HEADER.size
+FRAME_COST_BYTES = 64
+"""What a DATA frame costs in credit besides its body: about what the smallest message takes in memory."""
 
 
 class Kind(IntEnum):

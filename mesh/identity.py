@@ -23,7 +23,7 @@ from mesh.base.clock import Now, next_version
 from mesh.base.codec import decode_untrusted, encode
 from mesh.base.crypto import KEY_BYTES, Entropy, SigningKey
 from mesh.base.db import Connection, Database
-from mesh.base.errors import Damaged, OurFault
+from mesh.base.errors import Damaged, OurFault, Refused
 from mesh.base.names import MeshId, NodeId, node_id
 from mesh.handshake import gate_commitment
 from mesh.kinds import CERTIFICATE, EPOCH, Lane
@@ -104,12 +104,13 @@ def read_key(path: Path) -> SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class Belongings:
-    """Everything a home needs to be a member: what :func:`settle` makes durable in one step.
+    """Everything a home needs to be a member: what :func:`decide_move` makes durable in one step.
 
     Attributes:
         keys: File stem (``node``, ``owner``, ``root``) to key.
         gates: Gate keys, newest first.
         fleet_key: The owner's symmetric key.
+        addresses: Where machines proved their keys already: the issuer, while joining.
     """
 
     keys: dict[str, SigningKey]
@@ -117,6 +118,7 @@ class Belongings:
     records: tuple[Record, ...]
     gates: tuple[bytes, ...]
     fleet_key: bytes
+    addresses: tuple[tuple[NodeId, str], ...] = ()
 
 
 def is_fresh(data_dir: Path) -> bool:
@@ -149,19 +151,23 @@ def founding(*, name: str, owner_name: str, entropy: Entropy, now: Now) -> Belon
     return Belongings(keys, genesis, records, (gate,), entropy(KEY_BYTES))
 
 
-def settle(data_dir: Path, belongings: Belongings, now_ms: int) -> None:
-    """Make a home a member, durably and whole, in place of whatever it was.
+def decide_move(data_dir: Path, belongings: Belongings, now_ms: int) -> None:
+    """Decide, durably and whole, what this home becomes; :func:`finish_move` at the next start puts it in place.
+
+    The present databases may be open meanwhile: nothing of theirs is touched.
 
     Args:
-        data_dir: The home's data folder; its databases must be closed.
+        data_dir: The home's data folder.
         belongings: The new identity.
         now_ms: Wall clock.
 
     Raises:
-        OurFault: The disk refuses; the home is as it was.
+        Refused: An earlier move was decided and not yet finished.
+        OurFault: The disk refuses; nothing was decided.
     """
     moving, moved = data_dir / "moving", data_dir / "moved"
-    finish_move(data_dir)
+    if moved.exists():
+        raise Refused("this machine is moving already", reason="moving", hint="restart the node: hivemesh down, then hivemesh up -d")
     try:
         if moving.exists():
             shutil.rmtree(moving)
@@ -178,7 +184,6 @@ def settle(data_dir: Path, belongings: Belongings, now_ms: int) -> None:
         _sync_folder(data_dir)
     except OSError as error:
         raise OurFault(f"{data_dir} cannot be written: {error.strerror}", hint="check the folder's rights and the disk") from error
-    finish_move(data_dir)
 
 
 def _fill(connection: Connection, belongings: Belongings, now_ms: int) -> None:
@@ -186,6 +191,8 @@ def _fill(connection: Connection, belongings: Belongings, now_ms: int) -> None:
     for epoch, gate in enumerate(reversed(belongings.gates)):
         store.put_secret(connection, GATE, epoch, gate)
     store.put_secret(connection, FLEET, 0, belongings.fleet_key)
+    for node, address in belongings.addresses:
+        store.note_address(connection, node, address, now_ms)
     store.put_fact(connection, GENESIS_FACT, belongings.genesis)
 
 

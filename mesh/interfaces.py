@@ -119,12 +119,11 @@ def choose_announced(addresses: Iterable[LocalAddress]) -> tuple[str, ...]:
     return tuple(chosen)[:ANNOUNCED_MAX]
 
 
-def choose_multicast(addresses: Iterable[LocalAddress], only: Sequence[str] | None) -> tuple[str | int, ...]:
+def choose_multicast(addresses: Iterable[LocalAddress]) -> tuple[str | int, ...]:
     """Choose where multicast is sent and heard.
 
     Args:
         addresses: As :func:`read_addresses` gives them.
-        only: Addresses of this machine to be restricted to, or None for every interface.
 
     Returns:
         At most ``MULTICAST_MAX`` entries, loopback first, container bridges last: an IPv4 address for each
@@ -133,9 +132,7 @@ def choose_multicast(addresses: Iterable[LocalAddress], only: Sequence[str] | No
     chosen: dict[tuple[str, int], tuple[int, int, str | int]] = {}
     for place, local in enumerate(addresses):
         address = ip_address(local.host)
-        if not local.running or (only is not None and local.host not in only):
-            continue
-        if address.version == 6 and (address.is_loopback or not local.index):
+        if not local.running or (address.version == 6 and (address.is_loopback or not local.index)):
             continue
         level = 0 if address.is_loopback else 2 if is_bridge(local.interface) else 1
         entry: str | int = local.host if address.version == 4 else local.index

@@ -34,7 +34,7 @@ from mesh.base.crypto import (
     verify,
 )
 from mesh.base.errors import PeerFault, Refused
-from mesh.base.names import MeshId, NodeId, clean_name, node_id, owner_id
+from mesh.base.names import MeshId, clean_name, node_id, owner_id
 from mesh.handshake import gate_commitment
 from mesh.kinds import CERTIFICATE, EPOCH, EXPULSION, POLICY, ROLES_ALL, Role
 from mesh.members import (

@@ -71,7 +71,8 @@ class KindRule:
         life_ms: How long after its version a record lives; None: for ever.
         quota: Most live records of one author; the greatest versions stay.
         body_bytes_max: Largest body.
-        terminal: Applies on receipt whatever its version says of the time.
+        terminal: Applies on receipt whatever its version says of the time; so it lives for ever, since an end reckoned
+            from the author's clock could lie in the past already.
     """
 
     number: int
@@ -118,7 +119,7 @@ _TABLE = (
         Lane.CONTROL,
         {Role.MEMBER: _OWNERS, Role.ADMIN: _ANYONE},
         False,
-        732 * DAY_MS,
+        None,
         1024,
         256,
         terminal=True,

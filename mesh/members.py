@@ -197,6 +197,13 @@ def _certified(wire: bytes, signed: SignedCertificate, body: CertificateBody, me
     )
 
 
+def _expulsion(body: bytes) -> Expulsion | None:
+    try:
+        return decode_untrusted(Expulsion, body, bytes_max=2048)
+    except Malformed:
+        return None
+
+
 class Members:
     """Who is in the mesh: a fold over the control lane, never changed in place.
 
@@ -212,58 +219,76 @@ class Members:
         self.mesh = mesh
         self.root = node_id(genesis.root_key)
         held = sorted((r for r in records if r.body), key=lambda r: r.order)
+        certificates = [r for r in held if r.kind == CERTIFICATE]
         self.expelled_lineages: set[bytes] = set()
-        self._keep: set[bytes] = set()
+        self._keep: dict[bytes, set[bytes]] = {}
         self.certificates: dict[NodeId, Certified] = {}
         self.frozen: set[NodeId] = set()
-        admins_first = sorted(
-            (r for r in held if r.kind == CERTIFICATE), key=lambda r: (r.author != self.root, r.order)
-        )
-        for record in admins_first:
-            self._take_certificate(record.body)
-        for record in held:
-            if record.kind == EXPULSION:
-                self._take_expulsion(record)
-        self._drop_issued_by_expelled()
+        # The root's word first: it makes the admins; then who of them is out; then what the admins say of others.
+        for record in certificates:
+            if record.author == self.root:
+                self._take_certificate(record)
+        self._take_expulsions([r for r in held if r.kind == EXPULSION])
+        for record in certificates:
+            if record.author != self.root:
+                self._take_certificate(record)
 
-    def _take_certificate(self, wire: bytes) -> None:
-        """Add one certificate; where two disagree about a machine's owner, the machine is frozen and shown so."""
+    def _take_certificate(self, record: Record) -> None:
+        """Add one certificate; where two disagree about a machine's owner, the machine is frozen and shown so.
+
+        It counts in its issuer's own record only, so that nobody brings back an older one under a newer version.
+        """
         try:
-            certified = self._chain_checked(wire)
+            certified = self._chain_checked(record.body)
         except (Malformed, Refused):
             return
+        if certified.issuer != record.author:
+            return
         other = self.certificates.get(certified.node)
-        if other is not None and other.issuer == self.root != certified.issuer:
-            return  # What the root said of a machine, no admin changes.
-        if other is not None and other.owner != certified.owner:
+        if other is None or (self._is_orphaned(other) and not self._is_orphaned(certified)):
+            self.certificates[certified.node] = certified
+            return
+        if self._is_orphaned(certified) or other.issuer == self.root != certified.issuer:
+            return  # An expelled admin's word changes nothing; what the root said of a machine, no admin changes.
+        if other.owner != certified.owner:
             self.frozen.add(certified.node)
             if (other.owner_proven, other.fingerprint) > (certified.owner_proven, certified.fingerprint):
                 return
         self.certificates[certified.node] = certified
 
-    def _take_expulsion(self, record: Record) -> None:
-        try:
-            expulsion = decode_untrusted(Expulsion, record.body, bytes_max=2048)
-        except Malformed:
-            return
-        author = self.certificates.get(record.author)
-        if record.author == self.root or (author is not None and author.roles & Role.ADMIN):
-            self.expelled_lineages.add(expulsion.lineage)
-            self._keep.update(expulsion.keep)
+    def _take_expulsions(self, records: list[Record]) -> None:
+        """Take the root's expulsions, and those of admins it did not expel.
 
-    def _drop_issued_by_expelled(self) -> None:
-        """A certificate issued by an expelled admin is dead, unless its exact bytes are on a keep list."""
-        self.orphaned = {
-            node
-            for node, certified in self.certificates.items()
-            if certified.issuer != self.root
-            and self._lineage(NodeId(certified.issuer)) in self.expelled_lineages
-            and certified.fingerprint not in self._keep
-        }
+        Two admins who expel each other are both out, else stores would end apart by order of arrival; the root has the
+        last word. A keep list counts for certificates of the lineage it is about, and only where its author is not out.
+        """
+        read = [(record.author, _expulsion(record.body)) for record in records]
+        said = [(author, expulsion) for author, expulsion in read if expulsion is not None]
+        out_by_root = {expulsion.lineage for author, expulsion in said if author == self.root}
+        counted = [
+            (author, expulsion)
+            for author, expulsion in said
+            if author == self.root or (self._is_admin(author) and self._lineage(author) not in out_by_root)
+        ]
+        self.expelled_lineages = {expulsion.lineage for _, expulsion in counted}
+        for author, expulsion in counted:
+            if author == self.root or self._lineage(author) not in self.expelled_lineages:
+                self._keep.setdefault(expulsion.lineage, set()).update(expulsion.keep)
+
+    def _is_admin(self, node: NodeId) -> bool:
+        certified = self.certificates.get(node)
+        return certified is not None and bool(certified.roles & Role.ADMIN)
 
     def _lineage(self, node: NodeId) -> bytes:
         certified = self.certificates.get(node)
         return certified.lineage if certified is not None else node
+
+    def _is_orphaned(self, certified: Certified, issuer: Certified | None = None) -> bool:
+        """Whether a certificate died with its expelled issuer; its exact bytes on a keep list save it."""
+        if certified.issuer == self.root:
+            return False
+        lineage = issuer.lineage if issuer is not None else self._lineage(NodeId(certified.issuer))
+        return lineage in self.expelled_lineages and certified.fingerprint not in self._keep.get(lineage, ())
 
     def _chain_checked(self, wire: bytes, extra: Certified | None = None) -> Certified:
         """Verify one certificate against the root, or against an admin who is known or given."""
@@ -306,7 +331,7 @@ class Members:
         certified = self._chain_checked(chain[0], issuer)
         if certified.node == me:
             raise Refused("that is this machine itself", reason="self")
-        if self.is_out(certified):
+        if self.is_out(certified, issuer if issuer is not None and issuer.node == certified.issuer else None):
             raise Refused(f"{certified.name} was expelled from this mesh", reason="expelled")
         if now_s + CLOCK_SKEW_S < certified.not_before_s:
             raise Refused("the certificate begins in the future; is a clock wrong?", reason="clock")
@@ -314,14 +339,16 @@ class Members:
             raise Refused(f"the certificate of {certified.name} has expired", reason="expired")
         return certified
 
-    def is_out(self, certified: Certified) -> bool:
-        """Whether a machine's lineage was expelled, or its certificate died with its issuer."""
+    def is_out(self, certified: Certified, issuer: Certified | None = None) -> bool:
+        """Whether a machine's lineage was expelled, or its certificate died with its issuer.
+
+        Args:
+            certified: The machine's certificate.
+            issuer: Its issuer's, where that came along and may not be known here.
+        """
         if certified.lineage in self.expelled_lineages or certified.node in self.expelled_lineages:
             return True
-        issuer_out = (
-            certified.issuer != self.root and self._lineage(NodeId(certified.issuer)) in self.expelled_lineages
-        )
-        return issuer_out and certified.fingerprint not in self._keep
+        return self._is_orphaned(certified, issuer)
 
     def author(self, node: NodeId) -> Author | None:
         """Look up what the door must know of a record's author."""

@@ -1,8 +1,8 @@
 """Many conversations over one link: lanes, channels, priorities, credits.
 
-A DATA frame costs its header and body in credit, so that even empty messages are bounded; credit is the receiver's
-promise of memory and comes back as the application takes messages out. The other frames cost none: each is bounded by
-the number of flows, or only the newest is kept.
+A DATA frame costs its body and FRAME_COST_BYTES in credit, so that even empty messages are bounded; credit is the
+receiver's promise of memory and comes back as the application takes messages out. The other frames cost none: each is
+bounded by the number of flows, or only the newest is kept.
 
 A CLOSE ends both directions. The flow is free again once each side has sent one; the receiver of the first answers
 after its application took out what had arrived, and what it still wanted to send is dropped.
@@ -17,16 +17,18 @@ Source: PROTOCOL.md section 3.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 
 from mesh.base.errors import PeerFault, Refused
 from mesh.base.ports import CHANNEL_MESSAGE_BYTES_MAX
+from mesh.flows import BULK_RANK, CHANNEL_RANK, Flow, Turns
 from mesh.frames import (
     CONTROL_LANE,
     FLOW_MAX,
+    FRAME_COST_BYTES,
     GOSSIP_LANE,
     HEADER_BYTES,
     PAYLOAD_BYTES_MAX,
+    PAYLOAD_BYTES_MIN,
     PING_BYTES,
     PURPOSE_MAX,
     ChannelEnded,
@@ -38,7 +40,6 @@ from mesh.frames import (
     PeerLeft,
     Pong,
     credit_frame,
-    data_header,
     end_frame,
     open_frame,
     read_u16,
@@ -48,8 +49,6 @@ from mesh.frames import (
     split_untrusted,
 )
 
-PAYLOAD_BYTES_MIN = 4 * 1024
-"""The smallest budget :meth:`Mux.next_payload` takes."""
 WINDOW_BYTES = 256 * 1024
 BULK_WINDOW_BYTES = 1024 * 1024
 WINDOWS_BYTES_MAX = 32 * 1024 * 1024
@@ -57,63 +56,6 @@ WINDOWS_BYTES_MAX = 32 * 1024 * 1024
 CHANNELS_EACH_MAX = 128
 """Channels each side may have opened at a time: 256 a link."""
 LANE_QUEUE_BYTES_MAX = 2 * 1024 * 1024
-
-_PIECE_BYTES_MIN = 1024
-"""A message is not cut into smaller pieces than this; only its last one may be."""
-_TURN_BYTES = 16 * 1024
-_LOWER_TURN_BYTES = 4 * 1024
-_BYTES_PER_LOWER_TURN = 7 * _LOWER_TURN_BYTES
-_RANKS = 4
-_CHANNEL_RANK, _BULK_RANK = 2, 3
-
-
-@dataclass(slots=True)
-class _Flow:
-    """One lane or channel.
-
-    Attributes:
-        rank: Its class: 0 control, 1 gossip, 2 channel, 3 bulk.
-        sent: How much of the first queued message already went.
-        credit: What the peer still lets us send.
-        granted: What we still let the peer send.
-        owed: Taken out by the application, not yet granted again.
-        unread: Handed to the application, not yet taken out.
-        opening: The purpose, until the request is whole; only where the peer opened it.
-        closing: Why this side closes it; None while it does not.
-        ended: The peer's CLOSE came.
-    """
-
-    number: int
-    rank: int
-    window: int
-    queue: deque[bytes] = field(default_factory=deque)
-    queued_bytes: int = 0
-    sent: int = 0
-    credit: int = 0
-    granted: int = 0
-    owed: int = 0
-    unread: int = 0
-    ready: bool = False
-    waited: bool = False
-    opening: int | None = None
-    parts: list[bytes] = field(default_factory=list)
-    parts_bytes: int = 0
-    parts_cost: int = 0
-    closing: str | None = None
-    close_sent: bool = False
-    ended: bool = False
-
-    def sendable(self) -> bool:
-        """Whether a frame of this flow can go now."""
-        if self.queue:
-            rest = len(self.queue[0]) - self.sent
-            return self.credit >= HEADER_BYTES + min(rest, _PIECE_BYTES_MIN)
-        return self.closing is not None and not self.close_sent
-
-    def drop_queue(self) -> None:
-        """Forget what was not sent."""
-        self.queue.clear()
-        self.queued_bytes = self.sent = 0
 
 
 class Mux:
@@ -132,13 +74,12 @@ class Mux:
         self._urgent: deque[bytes] = deque()
         self._grants: dict[int, int] = {}
         self._ping = self._pong = b""
-        self._ready: list[deque[_Flow]] = [deque() for _ in range(_RANKS)]
-        self._debts = [0] * _RANKS
+        self._turns = Turns()
         self._writable: list[int] = []
 
     @staticmethod
-    def _new_flow(number: int, rank: int, window: int) -> _Flow:
-        return _Flow(number, rank, window, credit=window, granted=window)
+    def _new_flow(number: int, rank: int, window: int) -> Flow:
+        return Flow(number, rank, window, credit=window, granted=window)
 
     # What the application asks for.
 
@@ -179,7 +120,7 @@ class Mux:
         if self._next_own > FLOW_MAX:
             raise Refused("this link is used up", reason="limit", hint="link again")
         number, self._next_own = self._next_own, self._next_own + 2
-        flow = self._new_flow(number, _BULK_RANK if bulk else _CHANNEL_RANK, window)
+        flow = self._new_flow(number, BULK_RANK if bulk else CHANNEL_RANK, window)
         self._flows[number] = flow
         self._own_open += 1
         self._windows_bytes += window
@@ -245,8 +186,8 @@ class Mux:
     # What goes out.
 
     def has_output(self) -> bool:
-        """Whether :meth:`next_payload` would return something."""
-        return bool(self._urgent or self._grants or self._ping or self._pong or any(self._ready))
+        """Whether anything may be waiting to go out."""
+        return bool(self._urgent or self._grants or self._ping or self._pong or self._turns.waiting())
 
     def next_payload(self, bytes_max: int) -> bytes | None:
         """Pack as many queued frames as fit into one payload.
@@ -260,11 +201,10 @@ class Mux:
         assert PAYLOAD_BYTES_MIN <= bytes_max <= PAYLOAD_BYTES_MAX
         parts: list[bytes] = []
         room = bytes_max - self._pack_urgent(parts, bytes_max)
-        while room >= HEADER_BYTES + _PIECE_BYTES_MIN and (turn := self._turn()):
-            rank, limit = turn
-            used = self._pack(self._ready[rank][0], parts, min(room, limit))
+        while turn := self._turns.pack(parts, room):
+            flow, used = turn
             room -= used
-            self._debts[rank] = self._debts[rank] + used if any(self._ready[rank + 1 :]) else 0
+            self._after_turn(flow)
         return b"".join(parts) or None
 
     def take_writable(self) -> list[int]:
@@ -295,58 +235,11 @@ class Mux:
             parts.append(self._urgent.popleft())
         return used
 
-    def _turn(self) -> tuple[int, int] | None:
-        """Choose the class that sends next, and how many bytes its turn has."""
-        yielded = False
-        for rank, ready in enumerate(self._ready):
-            if not ready:
-                continue
-            lower = any(self._ready[rank + 1 :])
-            if lower and self._debts[rank] >= _BYTES_PER_LOWER_TURN:
-                self._debts[rank] -= _BYTES_PER_LOWER_TURN
-                yielded = True
-                continue
-            if yielded:
-                return rank, _LOWER_TURN_BYTES
-            return rank, _TURN_BYTES if lower or len(ready) > 1 else PAYLOAD_BYTES_MAX
-        return None
-
-    def _pack(self, flow: _Flow, parts: list[bytes], limit: int) -> int:
-        """Send one turn of the first ready flow of its class, then let it queue up again."""
-        used = 0
-        while flow.queue:
-            head = flow.queue[0]
-            rest = len(head) - flow.sent
-            room = min(limit - used, flow.credit) - HEADER_BYTES
-            if room < min(rest, _PIECE_BYTES_MIN):
-                break
-            size = min(rest, room)
-            whole = size == rest
-            parts.append(data_header(flow.number, size, more=not whole))
-            parts.append(head if size == len(head) else head[flow.sent : flow.sent + size])
-            flow.credit -= HEADER_BYTES + size
-            flow.queued_bytes -= size
-            flow.sent = 0 if whole else flow.sent + size
-            used += HEADER_BYTES + size
-            if whole:
-                flow.queue.popleft()
+    def _after_turn(self, flow: Flow) -> None:
         if flow.waited and flow.queued_bytes <= flow.window // 2:
             flow.waited = False
             self._writable.append(flow.number)
-        if not flow.queue and flow.closing is not None:
-            frame = end_frame(Kind.CLOSE, flow.closing, flow.number)
-            if used + len(frame) <= limit:
-                parts.append(frame)
-                used += len(frame)
-                flow.close_sent = True
-                self._release(flow)
-        ready = self._ready[flow.rank]
-        if flow.sendable():
-            ready.rotate(-1)
-        else:
-            ready.popleft()
-            flow.ready = False
-        return used
+        self._release(flow)
 
     # What comes in.
 
@@ -384,7 +277,7 @@ class Mux:
         flow = self._flows.get(number)
         if flow is None or flow.ended:
             raise PeerFault("the peer sent on a channel that is not open")
-        cost = HEADER_BYTES + len(body)
+        cost = FRAME_COST_BYTES + len(body)
         if cost > flow.granted:
             raise PeerFault("the peer sent more than it had credit for")
         if more and not body:
@@ -406,7 +299,7 @@ class Mux:
         if flow.rank <= GOSSIP_LANE:
             events.append(MessageArrived(number, message, cost))
         elif flow.opening is not None:
-            events.append(ChannelOpened(number, flow.opening, message, flow.rank == _BULK_RANK, cost))
+            events.append(ChannelOpened(number, flow.opening, message, flow.rank == BULK_RANK, cost))
             flow.opening = None
         else:
             events.append(ChannelMessage(number, message, cost))
@@ -419,7 +312,7 @@ class Mux:
         self._last_peer = number
         self._peer_open += 1
         flow = self._new_flow(
-            number, _BULK_RANK if bulk else _CHANNEL_RANK, BULK_WINDOW_BYTES if bulk else WINDOW_BYTES
+            number, BULK_RANK if bulk else CHANNEL_RANK, BULK_WINDOW_BYTES if bulk else WINDOW_BYTES
         )
         flow.opening = purpose
         self._flows[number] = flow
@@ -437,7 +330,7 @@ class Mux:
         flow.credit += amount_bytes
         if flow.credit > flow.window:
             raise PeerFault("the peer gave more credit than a window")
-        self._touch(flow)
+        self._turns.touch(flow)
 
     def _on_close(self, number: int, reason: str, events: list[Event]) -> None:
         flow = self._flows.get(number)
@@ -449,7 +342,7 @@ class Mux:
         told = flow.closing is None and flow.opening is None
         if flow.closing is None and flow.unread == 0:
             self._close(flow, "")
-        self._touch(flow)
+        self._turns.touch(flow)
         self._release(flow)
         if told:
             events.append(ChannelEnded(number, reason))
@@ -461,21 +354,16 @@ class Mux:
             return number <= self._last_peer
         return 1 < number < self._next_own
 
-    def _queue(self, flow: _Flow, message: bytes, queued_bytes_max: int) -> bool:
+    def _queue(self, flow: Flow, message: bytes, queued_bytes_max: int) -> bool:
         assert len(message) <= CHANNEL_MESSAGE_BYTES_MAX
-        if flow.queued_bytes + len(message) + HEADER_BYTES * (len(flow.queue) + 1) > queued_bytes_max:
+        if flow.queued_bytes + len(message) + FRAME_COST_BYTES * (len(flow.queue) + 1) > queued_bytes_max:
             return False
         flow.queue.append(message)
         flow.queued_bytes += len(message)
-        self._touch(flow)
+        self._turns.touch(flow)
         return True
 
-    def _touch(self, flow: _Flow) -> None:
-        if not flow.ready and flow.sendable():
-            flow.ready = True
-            self._ready[flow.rank].append(flow)
-
-    def _owe(self, flow: _Flow, cost: int) -> None:
+    def _owe(self, flow: Flow, cost: int) -> None:
         """Give credit back in large steps, so that it costs few frames; half a window always stays with the peer."""
         flow.owed += cost
         if flow.owed >= flow.window // 2 and not flow.ended:
@@ -483,7 +371,7 @@ class Mux:
             self._grants[flow.number] = self._grants.get(flow.number, 0) + flow.owed
             flow.owed = 0
 
-    def _close(self, flow: _Flow, reason: str) -> None:
+    def _close(self, flow: Flow, reason: str) -> None:
         """Close this side: what arrives from now on is dropped, and its credit given back at once."""
         flow.closing = reason
         flow.opening = None
@@ -492,9 +380,9 @@ class Mux:
         taken, flow.unread, flow.parts = flow.unread + flow.parts_cost, 0, []
         flow.parts_bytes = flow.parts_cost = 0
         self._owe(flow, taken)
-        self._touch(flow)
+        self._turns.touch(flow)
 
-    def _release(self, flow: _Flow) -> None:
+    def _release(self, flow: Flow) -> None:
         """Forget a channel that both sides have closed."""
         if not (flow.close_sent and flow.ended):
             return

@@ -10,6 +10,7 @@ import logging
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -17,7 +18,7 @@ from mesh import kinds, presence, store
 from mesh.base.clock import FUTURE_MS_MAX, Now, next_version, version_ms
 from mesh.base.codec import Malformed, decode_untrusted
 from mesh.base.db import Database
-from mesh.base.errors import Refused
+from mesh.base.errors import OurFault, Refused
 from mesh.base.names import NodeId
 from mesh.base.ports import Entry, Member
 from mesh.identity import Identity
@@ -246,6 +247,11 @@ class Replica:
             )
         return found
 
+    def withdrawn(self, kind: int) -> dict[bytes, int]:
+        """List this machine's own registers of one kind that stand withdrawn: key to the version of the tombstone."""
+        held = store.records_of(self._database.reader, kind, self._read_clock().wall_ms)
+        return {r.key: r.version for r, _ in held if r.author == self._identity.node_id and not r.body}
+
     def changes(self, kinds_wanted: Collection[int]) -> trio.MemoryReceiveChannel[None]:
         """Wake whenever a register of these kinds changed; at most one wake waits."""
         send, receive = trio.open_memory_channel[None](1)
@@ -347,10 +353,12 @@ class Replica:
     async def run_sweep(self) -> None:
         """Delete expired records once a minute, until cancelled."""
         while True:
-            now = self._read_clock()
-            gone = await self._database.write(lambda c: store.sweep(c, now.wall_ms, now.wall_ms // 1000))
-            if gone:
-                self.wake(set(kinds.KINDS))
+            now_ms = self._read_clock().wall_ms
+            try:
+                if await self._database.write(partial(store.sweep, now_ms=now_ms, now_s=now_ms // 1000)):
+                    self.wake(set(kinds.KINDS))
+            except OurFault as fault:
+                log.error("expired records were not deleted", extra={"fields": {"why": fault.message}})
             await trio.sleep(SWEEP_S)
 
     def may(self, role: Role) -> bool:

@@ -40,8 +40,8 @@ from mesh.sightings import ADDRESSES_READ_MAX, SERVICE_TYPE, SIGHTINGS_MAX, TEXT
 MDNS_PORT = 5353
 CALL_S = 8.0
 """A command to the responder that takes longer counts as failed."""
-CLOSE_S = 1.0
-"""What closing may take, goodbyes included; then the thread is left to end by itself."""
+GOODBYE_S, END_S = 0.75, 0.25
+"""What closing may take: goodbyes, then the end of the thread. After that it is left to end by itself."""
 RESOLVING_MAX = 16
 """Announcers asked for missing records at a time; more wait for their own next announcement."""
 RECORD_TTL_S = 120
@@ -173,8 +173,8 @@ async def open_responder(interfaces: Sequence[str | int], inbox: Inbox) -> Async
         inbox: Where everything heard goes.
 
     Yields:
-        The responder. Leaving says goodbye and closes within ``CLOSE_S``, also when cancelled; what takes longer
-        is left to end by itself.
+        The responder. Leaving says goodbye and closes within a second, also when cancelled; what takes longer is
+        left to end by itself.
 
     Raises:
         NoMulticast: The port is held by somebody else, or no interface takes multicast.
@@ -191,10 +191,10 @@ async def open_responder(interfaces: Sequence[str | int], inbox: Inbox) -> Async
         await responder.use(interfaces)
         yield responder
     finally:
-        with trio.move_on_after(CLOSE_S, shield=True):
+        with trio.move_on_after(GOODBYE_S, shield=True):
             await responder.close()
         loop.call_soon_threadsafe(loop.stop)
-        with trio.move_on_after(CLOSE_S, shield=True):
+        with trio.move_on_after(END_S, shield=True):
             await ended.wait()
             thread.join()
 
@@ -213,35 +213,35 @@ class _Core(RecordUpdateListener):
     async def use(self, interfaces: list[str | int]) -> None:
         version = IPVersion.All if any(isinstance(entry, int) for entry in interfaces) else IPVersion.V4Only
         if self._zeroconf is None:
-            self._zeroconf = AsyncZeroconf(interfaces=interfaces, ip_version=version)
+            # Empty at first: an interface that fails while it is being made would leave its sockets open for good.
+            self._zeroconf = AsyncZeroconf(interfaces=[], ip_version=version)
             await self._zeroconf.zeroconf.async_wait_for_start()
             self._zeroconf.zeroconf.async_add_listener(self, None)
-        else:
-            await self._zeroconf.async_update_interfaces(interfaces, version)
+        await self._zeroconf.async_update_interfaces(interfaces, version)
         if not self._zeroconf.zeroconf.engine.senders:
             raise NoMulticast("no network interface takes multicast")
 
     async def announce(self, wanted: Announcement | None) -> None:
         assert self._zeroconf is not None, "announced before it ran"
         zeroconf = self._zeroconf.zeroconf
-        before = self._info
-        if wanted is not None and wanted == self._wanted and before is not None:
-            zeroconf.async_send(zeroconf.generate_service_broadcast(before, None))
+        if wanted is not None and wanted == self._wanted and self._info is not None:
+            zeroconf.async_send(zeroconf.generate_service_broadcast(self._info, None))
             return
+        before, self._wanted = self._info, None
         if before is not None and (wanted is None or wanted.name != before.name):
+            self._info = None
             self._drop_answers()
             await (await zeroconf.async_unregister_service(before))
-            before = self._info = None
-        self._wanted = wanted
         if wanted is None:
             return
         self._info = _service_info(wanted)
-        if before is None:
+        if zeroconf.registry.async_get_info_name(wanted.name.lower()) is not None:
+            await (await zeroconf.async_update_service(self._info))
+        else:
             # The name holds forty random bits of this start: there is nobody to ask whether it is taken, and
             # nobody can draw this node into a quarrel about it.
             await (await zeroconf.async_register_service(self._info, cooperating_responders=True))
-        else:
-            await (await zeroconf.async_update_service(self._info))
+        self._wanted = wanted
 
     async def ask(self, known: frozenset[str]) -> None:
         assert self._zeroconf is not None, "asked before it ran"
@@ -259,7 +259,11 @@ class _Core(RecordUpdateListener):
             task.cancel()
         if self._zeroconf is not None:
             self._drop_answers()
-            await self._zeroconf.async_close()
+            try:
+                await self._zeroconf.async_close()
+            except asyncio.CancelledError:
+                self._zeroconf.zeroconf.close()  # without goodbyes, but at once
+                raise
 
     def _drop_answers(self) -> None:
         """Forget answers that wait to be sent: one sent after the goodbye would call this node back to life."""
@@ -375,11 +379,21 @@ def _reason(error: BaseException) -> str:
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop, token: trio.lowlevel.TrioToken, ended: trio.Event) -> None:
+    # Every broken packet of a stranger would be a traceback in our log. What matters is said by Discovery.state.
     logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        loop.run_until_complete(_end_tasks())
     finally:
         loop.close()
         with suppress(trio.RunFinishedError):
             token.run_sync_soon(ended.set)
+
+
+async def _end_tasks() -> None:
+    """End what still runs when the loop is to stop, so that nothing is left open."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -130,6 +130,11 @@ def is_same_host(instance: str, host_mark: bytes | None, port: int) -> bool:
     return compare_digest(raw[NONCE_BYTES:], _proof(raw[:NONCE_BYTES], host_mark, port))
 
 
+def is_tag(text: bytes) -> bool:
+    """Tell whether this has the form of a mesh's hourly tag: 8 bytes in lower-case base32."""
+    return _TAG.match(text) is not None
+
+
 def parse_heard_untrusted(heard: Heard, here: Here, now_s: float) -> Sighting | None:
     """Read what one announcer said.
 
@@ -261,7 +266,7 @@ def _tag(text: bytes) -> str | None:
         pairs.setdefault(key.lower(), value)
         text = text[1 + size :]
     tag = pairs.get(b"t", b"")
-    return tag.decode() if pairs.get(b"v") == TEXT_VERSION.encode() and _TAG.match(tag) else None
+    return tag.decode() if pairs.get(b"v") == TEXT_VERSION.encode() and is_tag(tag) else None
 
 
 def _proof(nonce: bytes, host_mark: bytes, port: int) -> bytes:

@@ -7,6 +7,7 @@ prove a key is tried less and less, whoever announced it, so a liar's announceme
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 
 from mesh.base.names import NodeId
@@ -79,6 +80,29 @@ class Schedule:
             self._tries.pop(what, None)
         else:
             self.failed(what, now_s, draw)
+
+
+def dialable(address: str, *, loopback: bool) -> bool:
+    """Whether an address another machine states may be dialled: never one that means something else here.
+
+    Args:
+        address: ``host:port``; a host name is left to the resolver.
+        loopback: Whether this node itself lives on loopback only, so that others' loopback is this host's too.
+    """
+    host = address.rpartition(":")[0].strip("[]").split("%")[0].rstrip(".").lower()
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        label = host.rpartition(".")[2]
+        if label == "localhost":
+            return loopback
+        # A last label that begins with a digit is no name but a number in a spelling only resolvers read (127.1, 0x7f.1).
+        return bool(label) and not label[0].isdigit()
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    if found.is_loopback:
+        return loopback
+    return not (found.is_multicast or found.is_unspecified or found.is_link_local or found.is_reserved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime, timedelta
 
 from mesh.base.errors import Usage
 
@@ -18,6 +18,7 @@ VERSION_MAX = (1 << 63) - 1
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([smhdw])\Z", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -84,7 +85,7 @@ def rfc3339(wall_ms: int | None) -> str | None:
     """Write a time for JSON: RFC 3339, UTC, milliseconds; None stays None."""
     if wall_ms is None:
         return None
-    moment = datetime.fromtimestamp(wall_ms / 1000, timezone.utc)
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{wall_ms % 1000:03d}Z"
 
 
@@ -94,7 +95,7 @@ def parse_rfc3339_ms(text: str) -> int | None:
         moment = datetime.fromisoformat(text[:40])
         if moment.tzinfo is None:
             return None
-        wall_ms = int(moment.timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
+        wall_ms = (moment - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
         return None
     return wall_ms if 0 <= wall_ms < (1 << 47) else None

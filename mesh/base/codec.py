@@ -278,6 +278,7 @@ def _scan(data: bytes) -> None:
         items += 1
         if at >= len(data) or items > ITEMS_MAX:
             raise Malformed("truncated or too many items")
+        start = at
         major, argument, at = _head(data, at)
         if major in (2, 3):
             at += argument
@@ -287,13 +288,18 @@ def _scan(data: bytes) -> None:
             if argument > len(data) - at or len(open_counts) > DEPTH_MAX:
                 raise Malformed("too long or too deep a list")
             open_counts.append(argument)
-        elif major == 7:
-            if argument not in (20, 21, 22) or data[at - 1] & 31 != argument:
-                raise Malformed("a number or constant outside the subset")
-        elif major > 1:
-            raise Malformed("a tag or a map")
+        else:
+            _check_scalar(major, argument, at - start)
     if at != len(data):
         raise Malformed("bytes behind the end")
+
+
+def _check_scalar(major: int, argument: int, head_bytes: int) -> None:
+    """Let integers and false, true, null pass; a float's or another constant's argument stands behind its first byte."""
+    if major > 1 and major != 7:
+        raise Malformed("a tag or a map")
+    if major == 7 and (argument not in (20, 21, 22) or head_bytes != 1):
+        raise Malformed("a number or constant outside the subset")
 
 
 class Registry:

@@ -270,14 +270,9 @@ def write_whole(path: Path, schema: str, fill: Callable[[Connection], T]) -> T:
         aside.unlink(missing_ok=True)
         os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         result = _fill(aside, schema, fill)
-        for target in (aside, path.parent):
-            if target is path.parent:
-                os.replace(aside, path)
-            handle = os.open(target, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        _sync(aside)
+        os.replace(aside, path)
+        _sync(path.parent)
     except apsw.Error as error:
         raise fault_of(error, path) from error
     except OSError as error:
@@ -285,6 +280,15 @@ def write_whole(path: Path, schema: str, fill: Callable[[Connection], T]) -> T:
     finally:
         aside.unlink(missing_ok=True)
     return result
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _fill(aside: Path, schema: str, fill: Callable[[Connection], T]) -> T:

@@ -32,6 +32,8 @@ PROJECT_BYTES_MAX = 64
 SUFFIX_CHARS = 4
 
 _PROJECT = re.compile(r"[a-z0-9._-]{1,64}\Z")
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+"""What Unicode counts as letters or marks and draws as nothing."""
 
 
 def fingerprint(public_key: bytes) -> bytes:
@@ -110,7 +112,7 @@ def suffix(node: bytes) -> str:
 def clean_name(text: str, *, fallback: str = "machine") -> str:
     """Make a display name safe to show and to announce.
 
-    Control, bidirectional and zero-width characters go; the rest is NFC, trimmed, and cut at a character
+    Control, bidirectional, zero-width and blank letters go; the rest is NFC, trimmed, and cut at a character
     boundary to 63 bytes of UTF-8, the limit of an mDNS label.
 
     Args:
@@ -120,8 +122,9 @@ def clean_name(text: str, *, fallback: str = "machine") -> str:
     Returns:
         A name of 1 to 63 bytes.
     """
-    kept = "".join(c for c in unicodedata.normalize("NFC", text[:400]) if unicodedata.category(c)[0] != "C")
-    kept = " ".join(kept.replace("~", " ").split())
+    spaced = "".join(" " if c == "~" or c.isspace() else c for c in _BLANK.sub("", text[:400]))
+    shown = "".join(c for c in spaced if unicodedata.category(c)[0] != "C")
+    kept = " ".join(unicodedata.normalize("NFC", shown).split())
     while len(kept.encode()) > NAME_BYTES_MAX:
         kept = kept[:-1]
     return kept.strip() or fallback

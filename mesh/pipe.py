@@ -1,0 +1,365 @@
+"""One websocket as a pipe of whole messages: the only room that knows trio_websocket and wsproto.
+
+Three things here are ours, because the library's own would not do:
+
+* *Sending.* Messages are framed here and written to the socket in one piece. A client must mask what it sends, so that
+  no script in a browser can choose the bytes on the wire (RFC 6455, section 10.3). What travels here is ciphertext under
+  a key that no outsider knows, so the mask is all zeros: valid, understood by every server, and free. The library
+  would XOR every byte in Python, half of its time at 64 KiB; an accepting side of ours leaves out undoing a zero mask.
+* *Guarding.* The library's reader runs under a guard, because a stranger can make it raise nearly anything, and an
+  exception there would end the nursery of every other connection.
+* *Closing.* It takes at most CLOSE_S whatever the peer does, then the socket is reset.
+
+Per-message compression is never offered or accepted: secrets must not be compressed beside chosen text.
+
+Source: decisions 4, 5 and 11 of PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import cast
+
+import trio
+import trio_websocket
+from wsproto.frame_protocol import FrameDecoder, XorMaskerNull, XorMaskerSimple
+from wsproto.utilities import ProtocolError
+
+from mesh.base.crypto import STREAM_OVERHEAD_BYTES
+from mesh.base.errors import MeshError, PeerFault, Refused, Unreachable
+from mesh.frames import PAYLOAD_BYTES_MAX
+
+SUBPROTOCOL = "hivemesh.v1"
+MESH_PATH = "/mesh"
+JOIN_PATH = "/join"
+HELLO_HEADER = "Hivemesh-Hello"
+MESSAGE_BYTES_MAX = PAYLOAD_BYTES_MAX + STREAM_OVERHEAD_BYTES
+"""The largest message of a link; a larger one ends it."""
+JOIN_BYTES_MAX = 64 * 1024
+"""The largest message of a joiner."""
+CLOSE_S = 2.0
+RECEIVE_BUFFER_BYTES = 64 * 1024
+QUEUED_MESSAGES_MAX = 8
+"""Messages the library may have read that nobody took yet; then it stops reading the socket."""
+USER_TIMEOUT_MS = 30_000
+KEEPALIVE_S = 15
+REFUSAL_CHARS_MAX = 200
+
+_BINARY_FRAME = 0x82
+_MASKED = 0x80
+_NO_MASK = b"\0\0\0\0"
+
+_LIBRARY_FAULTS = (
+    trio_websocket.HandshakeError,
+    trio_websocket.ConnectionClosed,
+    ProtocolError,
+    trio.BrokenResourceError,
+    trio.ClosedResourceError,
+    OSError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What the library raises when a stranger feeds it: its own families, and the accidents of code that expects friends."""
+
+
+class PipeLost(Unreachable):
+    """The connection ended."""
+
+    def __init__(self, message: str = "the connection ended") -> None:
+        super().__init__(message)
+
+
+class _Wire(trio.abc.Stream):
+    """The socket as the library sees it: it first reads what was read before it, and shares sending with us."""
+
+    def __init__(self, stream: trio.SocketStream, already_read: bytes = b"") -> None:
+        self._stream = stream
+        self._already_read = already_read
+        self._sending = trio.StrictFIFOLock()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        if self._already_read:
+            first, self._already_read = self._already_read, b""
+            return first
+        return bytes(await self._stream.receive_some(max_bytes))
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        async with self._sending:
+            await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def abort(self) -> None:
+        """Reset the connection now; what was not sent is lost."""
+        with suppress(OSError):
+            self._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._stream.socket.close()
+
+
+class _ZeroMaskDecoder(FrameDecoder):
+    """The library's frame decoder, which does not spend time on undoing a mask of zeros."""
+
+    def parse_header(self) -> bool:
+        complete = super().parse_header()
+        if isinstance(self.masker, XorMaskerSimple) and not any(self.masker._masking_key):
+            self.masker = XorMaskerNull()
+        return complete
+
+
+class _ReaderGuard:
+    """Stands in for the nursery the library wants: starts its reader so that no failure of it gets out.
+
+    Args:
+        nursery: Where it really runs.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self.upgrading = trio.CancelScope()
+        self.fault: BaseException | None = None
+
+    def start_soon(self, reader: Callable[[], Awaitable[None]]) -> None:
+        """Start the library's reader."""
+        self._nursery.start_soon(self._run, reader)
+
+    async def _run(self, reader: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await reader()
+        except _LIBRARY_FAULTS as fault:
+            self.fault = fault
+        finally:
+            # Without a reader the library would wait for the end of the upgrade for ever.
+            self.upgrading.cancel()
+
+
+class Pipe:
+    """Whole binary messages to and from one peer, in order. Made by the two functions below.
+
+    Attributes:
+        remote: The peer's address and port, as text.
+        is_client: Whether this side dialled.
+    """
+
+    def __init__(self, connection: trio_websocket.WebSocketConnection, wire: _Wire, remote: str) -> None:
+        self._connection = connection
+        self._wire = wire
+        self.remote = remote
+        self.is_client = bool(connection.is_client)
+
+    async def send(self, message: bytes) -> None:
+        """Send one message; waits while the peer does not take it.
+
+        Args:
+            message: At most MESSAGE_BYTES_MAX bytes.
+
+        Raises:
+            PipeLost: The connection ended.
+
+        If cancelled: the message may be half sent; the pipe must then be closed.
+        """
+        if self._connection.closed is not None:
+            raise PipeLost
+        try:
+            await self._wire.send_all(_frame_head(len(message), masked=self.is_client) + message)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise PipeLost from None
+
+    async def receive(self) -> bytes:
+        """Wait for the next message.
+
+        Returns:
+            At most as many bytes as the pipe was opened for.
+
+        Raises:
+            PipeLost: The connection ended.
+            PeerFault: The peer sent text, or too much.
+
+        If cancelled: nothing is lost.
+        """
+        try:
+            message = await self._connection.get_message()
+        except trio_websocket.ConnectionClosed as closed:
+            if closed.reason is not None and closed.reason.code == 1009:
+                raise PeerFault("the peer sent an overlong message", peer=self.remote) from None
+            raise PipeLost from None
+        if not isinstance(message, bytes):
+            raise PeerFault("the peer sent text where only bytes are spoken", peer=self.remote)
+        return message
+
+    async def aclose(self) -> None:
+        """Close in order, for at most CLOSE_S, then by force; a second call does nothing.
+
+        If cancelled: the connection is reset at once.
+        """
+        try:
+            with trio.move_on_after(CLOSE_S), suppress(*_LIBRARY_FAULTS):
+                await self._connection.aclose()
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Reset the connection; whoever waits in ``send`` or ``receive`` gets PipeLost."""
+        self._wire.abort()
+
+
+def _frame_head(size: int, *, masked: bool) -> bytes:
+    """Make the head of one whole binary websocket message (RFC 6455, section 5.2), with a mask of zeros."""
+    mask_bit, mask = (_MASKED, _NO_MASK) if masked else (0, b"")
+    if size < 126:
+        return struct.pack("!BB", _BINARY_FRAME, mask_bit | size) + mask
+    if size < 1 << 16:
+        return struct.pack("!BBH", _BINARY_FRAME, mask_bit | 126, size) + mask
+    return struct.pack("!BBQ", _BINARY_FRAME, mask_bit | 127, size) + mask
+
+
+def tune(stream: trio.SocketStream) -> None:
+    """Set what the system should watch for us. trio itself sets TCP_NODELAY and a TCP_NOTSENT_LOWAT of 16 KiB.
+
+    Without the user timeout a peer that vanished is noticed only after many minutes of retransmission.
+    """
+    for level, option, value in (
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", KEEPALIVE_S),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+    ):
+        if hasattr(socket, option):
+            with suppress(OSError):
+                stream.setsockopt(level, getattr(socket, option), value)
+
+
+def remote_of(stream: trio.SocketStream) -> str:
+    """Write a peer's address and port; a connection that is gone already has none."""
+    try:
+        host, port = stream.socket.getpeername()[:2]
+    except OSError:
+        return "unknown"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@asynccontextmanager
+async def _open_pipe(
+    stream: trio.SocketStream,
+    already_read: bytes,
+    upgrade: Callable[[_ReaderGuard, _Wire], Awaitable[trio_websocket.WebSocketConnection]],
+) -> AsyncIterator[Pipe]:
+    """Run the library's reader while the pipe is in use.
+
+    An error of ours passes as it is, not in a group: it is taken around the nursery.
+    """
+    failure: MeshError | None = None
+    remote = remote_of(stream)
+    wire = _Wire(stream, already_read)
+    async with trio.open_nursery() as nursery:
+        guard = _ReaderGuard(nursery)
+        try:
+            connection = None
+            with guard.upgrading, suppress(*_LIBRARY_FAULTS):
+                connection = await upgrade(guard, wire)
+            if connection is None:
+                raise _refusal(guard.fault, remote)
+            yield Pipe(connection, wire, remote)
+        except MeshError as error:
+            failure = error
+        finally:
+            wire.abort()
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def _refusal(fault: BaseException | None, remote: str) -> MeshError:
+    """Say why there is no pipe."""
+    if not isinstance(fault, trio_websocket.ConnectionRejected):
+        return PipeLost(f"{remote} does not speak this protocol")
+    if fault.status_code == 426:
+        text = bytes(fault.body or b"")[:REFUSAL_CHARS_MAX].decode("ascii", errors="replace")
+        said = "".join(c if c.isprintable() else " " for c in text).strip()
+        return Refused(f"{remote}: {said}", reason="version", hint="update hivemesh on the older machine")
+    return Refused(f"{remote} does not let this machine in", reason="not_let_in")
+
+
+def open_client_pipe(
+    stream: trio.SocketStream,
+    host: str,
+    path: str,
+    headers: list[tuple[bytes, bytes]],
+    *,
+    bytes_max: int = MESSAGE_BYTES_MAX,
+) -> AbstractAsyncContextManager[Pipe]:
+    """Ask the other end of a connection for a pipe.
+
+    Args:
+        stream: Connected; it is closed on the way out.
+        host: What the Host header says.
+        path: What the request asks for.
+        headers: More headers.
+        bytes_max: The largest message to take.
+
+    Returns:
+        A context manager that gives the pipe. There is no limit of time: the caller sets one.
+
+    Raises:
+        Refused: The other side answered, but not with an upgrade.
+        PipeLost: It does not speak this protocol, or went away.
+    """
+
+    async def upgrade(guard: _ReaderGuard, wire: _Wire) -> trio_websocket.WebSocketConnection:
+        return await trio_websocket.wrap_client_stream(
+            cast("trio.Nursery", guard),
+            cast("trio.SocketStream", wire),
+            host,
+            path,
+            subprotocols=[SUBPROTOCOL],
+            extra_headers=headers,
+            message_queue_size=QUEUED_MESSAGES_MAX,
+            max_message_size=bytes_max,
+            receive_buffer_size=RECEIVE_BUFFER_BYTES,
+        )
+
+    return _open_pipe(stream, b"", upgrade)
+
+
+def open_server_pipe(
+    stream: trio.SocketStream, request: bytes, *, bytes_max: int = MESSAGE_BYTES_MAX
+) -> AbstractAsyncContextManager[Pipe]:
+    """Accept a request for a pipe.
+
+    Args:
+        stream: Connected; it is closed on the way out.
+        request: The head of the request, read from the stream and found good, with nothing behind it.
+        bytes_max: The largest message to take.
+
+    Returns:
+        A context manager that gives the pipe. There is no limit of time: the caller sets one.
+
+    Raises:
+        PipeLost: The other side went away.
+    """
+
+    async def upgrade(guard: _ReaderGuard, wire: _Wire) -> trio_websocket.WebSocketConnection:
+        asked = await trio_websocket.wrap_server_stream(
+            cast("trio.Nursery", guard),
+            cast("trio.SocketStream", wire),
+            message_queue_size=QUEUED_MESSAGES_MAX,
+            max_message_size=bytes_max,
+            receive_buffer_size=RECEIVE_BUFFER_BYTES,
+        )
+        connection = await asked.accept(subprotocol=SUBPROTOCOL)
+        framing = connection._wsproto.connection
+        assert framing is not None, "the upgrade is done"
+        # The class, not the object: the peer's first bytes may be in it already.
+        framing._proto._frame_decoder.__class__ = _ZeroMaskDecoder
+        return connection
+
+    return _open_pipe(stream, request, upgrade)

@@ -1,0 +1,326 @@
+"""The composition: every part of a running node, in start order, with no logic of its own.
+
+``run_node`` keeps the home's control socket for as long as the process lives; the inside is opened anew where the machine
+moves to another mesh.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import closing as closes
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from hive import store as hive_store
+from hive.curator import open_curator
+from hive.redact import redact
+from mesh import store
+from mesh.base.clock import read_clock
+from mesh.base.db import Database
+from mesh.base.names import NodeId, clean_name, fingerprint_text
+from mesh.dialer import open_join
+from mesh.discovery import Discovery, open_discovery
+from mesh.identity import FLEET, Identity, decide_move, finish_move, founding, is_fresh, read_identity
+from mesh.link import Link
+from mesh.listener import Doors, PortTaken, open_listeners, run_listener
+from mesh.overlay import Held, Overlay, Place
+from mesh.pairing import Pairing, Pipe
+from mesh.replica import Replica
+from mesh.sealing import FleetSealer
+from node import VERSION
+from node.addresses import Endpoint
+from node.callers import Guard, ProcessKey, read_chain
+from node.calls import Caller
+from node.config import Settings, load_settings
+from node.configfile import Value
+from node.control import VerbHandler, open_control_socket, run_control
+from node.gatehouse import Gatehouse
+from node.home import Home
+from node.live import LiveSettings, machine_name
+from node.lock import choose_control_address
+from node.portholder import port_taken
+from node.reach import Reach
+from node.sessions import store as sessions_store
+from node.sessions.watch import Watcher, run_watch
+from node.verbs.access import Access
+from node.verbs.fleet import Fleet
+from node.verbs.hive import Hive
+from node.verbs.machines import Machines
+from node.verbs.self import Itself
+from query.register import Register
+
+ARRIVALS_WAITING_MAX = 16
+BOOT_BYTES = 8
+
+log = logging.getLogger("node.app")
+
+
+@dataclass(slots=True)
+class Inside:
+    """One opened inside of the node.
+
+    Attributes:
+        verbs: What the control socket answers.
+        agents: The agents' processes that live now.
+        facts: What a start reports.
+        over: Set when this inside must be opened anew, or the node ends.
+    """
+
+    verbs: Mapping[str, VerbHandler]
+    agents: Callable[[], list[ProcessKey]]
+    facts: Callable[[], dict[str, object]]
+    over: trio.Event
+
+
+async def run_node(
+    home: Home,
+    settings: Settings,
+    overrides: Mapping[str, Value],
+    *,
+    guard: Guard,
+    on_ready: Callable[[dict[str, object]], None],
+) -> None:
+    """Be the node until SIGTERM, SIGINT or ``down``.
+
+    Args:
+        home: The places, locked by this process.
+        settings: As read at start.
+        overrides: Settings of this run only.
+        guard: Judges callers of privileged verbs.
+        on_ready: Called once with what the node says of itself.
+
+    Raises:
+        Refused: A port is taken.
+        Damaged, OurFault: The home cannot be used.
+    """
+    ending = trio.Event()
+    ready = False
+    async with open_control_socket(choose_control_address(home, os.environ)) as control, trio.open_nursery() as nursery:
+        await nursery.start(_run_signals, ending)
+        while not ending.is_set():
+            async with open_node(home, settings, overrides, ending) as inside, trio.open_nursery() as serving:
+                if not ready:
+                    on_ready(inside.facts())
+                    ready = True
+                listener = trio.SocketListener(control.socket.dup())
+                serving.start_soon(run_control, listener, inside.verbs, partial(_admit, guard, inside.agents))
+                await inside.over.wait()
+                serving.cancel_scope.cancel()
+            settings = load_settings(home, os.environ, overrides)
+        nursery.cancel_scope.cancel()
+
+
+async def _run_signals(ending: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+        task_status.started()
+        async for _ in received:
+            ending.set()
+            return
+
+
+def _admit(guard: Guard, agents: Callable[[], list[ProcessKey]], verb: str, caller: Caller) -> None:
+    guard.admit(verb, caller.pid, agents)
+
+
+def _identity(home: Home, settings: Settings) -> tuple[Identity, Database]:
+    """Finish a move, found a mesh in a fresh home, and open what is there."""
+    data_dir = Path(home.data_dir)
+    finish_move(data_dir)
+    if is_fresh(data_dir):
+        now = read_clock()
+        goods = founding(name=machine_name(settings), owner_name=clean_name(getpass.getuser()), entropy=secrets.token_bytes, now=now)
+        decide_move(data_dir, goods, now.wall_ms)
+        finish_move(data_dir)
+    database = Database(home.mesh_db, store.SCHEMA)
+    return read_identity(data_dir, database), database
+
+
+async def _dial_join(address: str, converse: Callable[[Pipe], Awaitable[None]]) -> None:
+    async with open_join(address) as pipe:
+        await converse(pipe)
+
+
+async def _listen(settings: Settings) -> tuple[list[trio.SocketListener], list[Endpoint]]:
+    """Bind every address of the settings; a taken port names who holds it."""
+    try:
+        listeners = await open_listeners([(endpoint.host, endpoint.port) for endpoint in settings.listen])
+    except PortTaken as taken:
+        for endpoint in settings.listen:
+            if str(endpoint.port) in taken.message:
+                raise port_taken(endpoint.host, endpoint.port) from None
+        raise
+    names = [listener.socket.getsockname() for listener in listeners]
+    return listeners, [Endpoint(name[0], name[1]) for name in names]
+
+
+@asynccontextmanager
+async def _maybe_discovery(settings: Settings, reach: Reach, gatehouse: Gatehouse) -> AsyncIterator[Discovery | None]:
+    if not settings.discovery:
+        yield None
+        return
+    interfaces = ["127.0.0.1"] if reach.loopback else None
+    async with open_discovery(reach.port, reach.fixed, gatehouse.tag, interfaces=interfaces) as discovery:
+        yield discovery
+
+
+async def _run_sightings(discovery: Discovery | None, gatehouse: Gatehouse, overlay: Overlay) -> None:
+    """Hand members seen on the LAN, as their tag claims, to the overlay."""
+    if discovery is None:
+        return
+    async for sighting in discovery.sightings:
+        if sighting.instance != discovery.instance and sighting.tag == gatehouse.tag():
+            overlay.sighted(sighting.instance, tuple(str(Endpoint(host, port)) for host, port in sighting.addresses))
+
+
+async def _run_wakes(source: trio.MemoryReceiveChannel[None], *targets: trio.MemorySendChannel[None]) -> None:
+    """Pass each wake on to several readers."""
+    async for _ in source:
+        for target in targets:
+            with suppress(trio.WouldBlock):
+                target.send_nowait(None)
+
+
+async def _run_ending(ending: trio.Event, over: trio.Event) -> None:
+    await ending.wait()
+    over.set()
+
+
+def _sealer(identity: Identity, database: Database, replica: Replica) -> FleetSealer:
+    def is_mine(node: NodeId) -> bool:
+        member = replica.member(node)
+        return member is not None and member.mine and member.state != "expelled"
+
+    keys = store.secrets(database.reader, FLEET)
+    return FleetSealer(identity.node_id, keys, is_mine, entropy=secrets.token_bytes)
+
+
+@asynccontextmanager
+async def open_node(
+    home: Home, settings: Settings, overrides: Mapping[str, Value], ending: trio.Event
+) -> AsyncIterator[Inside]:
+    """Open every part of the node, in start order; leaving closes them in the opposite one.
+
+    Args:
+        home: The places.
+        settings: As they hold now.
+        overrides: Settings of this run only.
+        ending: Set when the process shall end.
+
+    Yields:
+        The inside.
+
+    Raises:
+        Refused, Damaged, OurFault: A part cannot be opened.
+    """
+    over, boot, started = trio.Event(), secrets.token_bytes(BOOT_BYTES), read_clock()
+    live = LiveSettings(home, settings, overrides)
+    identity, database = _identity(home, settings)
+    with ExitStack() as stack:
+        stack.callback(database.close)
+        hive_db = stack.enter_context(closes(Database(home.hive_db, hive_store.SCHEMA)))
+        sessions_db = stack.enter_context(closes(Database(home.sessions_db, sessions_store.SCHEMA, durable=False)))
+        register = stack.enter_context(closes(Register(home.grants_db)))
+        listeners, bound = await _listen(settings)
+        reach = Reach(bound, settings.advertise)
+        links: dict[NodeId, Held] = {}
+        replica = Replica(database, identity, read_clock, links.keys)
+        gatehouse = Gatehouse(identity, database, replica, boot)
+        sealer = _sealer(identity, database, replica)
+        pairing = Pairing(database, identity, replica, read_clock, secrets.token_bytes)
+        place = Place(live.name, f"hivemesh {VERSION}", boot, reach.addresses, reach.loopback, lambda: (0, settings.tasks_slots))
+        overlay = Overlay(replica, database, place, gatehouse.initiator, read_clock, secrets.token_bytes, links)
+        doors = Doors(gatehouse.responder, pairing.is_open, pairing.serve, lambda: reach.host_names)
+        watcher = Watcher(
+            sessions_db, settings.sessions_claude_dir, settings.sessions_codex_dir, settings.sessions_listed_h, redact, read_clock
+        )
+        async with (
+            _maybe_discovery(settings, reach, gatehouse) as discovery,
+            open_curator(hive_db, replica, replica, sealer, read_clock) as curator,
+            trio.open_nursery() as nursery,
+        ):
+            arrivals_in, arrivals = trio.open_memory_channel[Link](ARRIVALS_WAITING_MAX)
+            await nursery.start(partial(run_listener, listeners, doors, arrivals_in))
+            nursery.start_soon(overlay.run, arrivals)
+            nursery.start_soon(_run_sightings, discovery, gatehouse, overlay)
+            nursery.start_soon(reach.run_look, overlay.speak)
+            nursery.start_soon(run_watch, watcher)
+            nursery.start_soon(_run_ending, ending, over)
+            fleet = Fleet(replica, watcher, sealer, read_clock)
+            knowledge = Hive(curator, watcher, trio.Lock())
+            access = Access(replica, register)
+            _start_sessions(nursery, watcher, fleet, knowledge)
+            nursery.start_soon(access.run_revocations)
+            machines = Machines(
+                identity, replica, overlay, pairing, database, discovery, boot, started, VERSION, reach.addresses,
+                reach.listening, live.warnings, live.runs, lambda: 0, read_clock, _dial_join,
+                partial(decide_move, Path(home.data_dir)), over.set,
+            )  # fmt: skip
+            itself = Itself(home, machines, watcher, partial(live.reload, overlay.speak), ending.set)
+            verbs = _verbs(machines, fleet, knowledge, access, itself)
+            yield Inside(verbs, partial(_agents, watcher), partial(_facts, machines), over)
+            overlay.close_nowait("this machine stops")
+            nursery.cancel_scope.cancel()
+
+
+def _start_sessions(nursery: trio.Nursery, watcher: Watcher, fleet: Fleet, knowledge: Hive) -> None:
+    """Pass what the watcher sees to both who follow it: the mesh and the hive."""
+    to_fleet, for_fleet = trio.open_memory_channel[None](1)
+    to_hive, for_hive = trio.open_memory_channel[None](1)
+    nursery.start_soon(_run_wakes, watcher.changed, to_fleet, to_hive)
+    nursery.start_soon(fleet.run_publishing, for_fleet)
+    nursery.start_soon(knowledge.run_learning, for_hive)
+
+
+def _agents(watcher: Watcher) -> list[ProcessKey]:
+    chains = [read_chain(pid) for pid in watcher.pids()]
+    return [chain[0].key for chain in chains if chain]
+
+
+def _facts(machines: Machines) -> dict[str, object]:
+    me = machines.replica.me
+    return {
+        "name": me.name,
+        "fingerprint": fingerprint_text(me.public_key),
+        "listen": list(machines.listening),
+        "advertise": list(machines.advertised()),
+        "api": None,
+        "warnings": [],
+    }
+
+
+def _verbs(
+    machines: Machines, fleet: Fleet, knowledge: Hive, access: Access, itself: Itself
+) -> Mapping[str, VerbHandler]:
+    return {
+        "status": machines.status,
+        "peers": machines.peers,
+        "mesh.show": machines.mesh_show,
+        "mesh.identity": machines.mesh_identity,
+        "invite": machines.invite,
+        "join": machines.join,
+        "discover": machines.discover,
+        "connect": machines.connect,
+        "fleet": fleet.fleet,
+        "session.show": fleet.session_show,
+        "hive.status": knowledge.status,
+        "hive.lessons": knowledge.lessons,
+        "hive.show": knowledge.show,
+        "hive.learn": knowledge.learn,
+        "hive.forget": knowledge.forget,
+        "access.grant": access.grant,
+        "access.list": access.list_grants,
+        "access.revoke": access.revoke,
+        "config.set": itself.config_set,
+        "config.changed": itself.config_changed,
+        "doctor": itself.doctor,
+        "down": itself.down,
+    }

@@ -1,0 +1,109 @@
+"""What a command says and asks: the answer on stdout, everything else on stderr, questions only to a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from mesh.base.errors import Refused
+from node.home import find_home
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from node.home import Home
+
+
+def shown(text: object) -> str:
+    """Write text from outside so that it can neither move the cursor nor reorder the line."""
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in plain)
+
+
+def age(seconds: float | None) -> str:
+    """Write a length of time the way people say it: ``12s``, ``5m``, ``3h``, ``2d``; unknown is a dash."""
+    if seconds is None:
+        return "-"
+    whole = max(0, int(seconds))
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if whole >= length:
+            return f"{whole // length}{unit}"
+    return f"{whole}s"
+
+
+class Console:
+    """How this command was called, and its way to the person or the script.
+
+    Args:
+        home: The value of ``--home``, or None.
+        environ: The environment.
+        as_json: Whether stdout carries JSON only.
+        quiet: Whether notes are left out.
+        verbose: Whether details are shown that most do not need.
+        yes: Whether every question is answered with yes in advance.
+    """
+
+    def __init__(
+        self, home: str | None, environ: Mapping[str, str], *, as_json: bool = False, quiet: bool = False, verbose: bool = False, yes: bool = False
+    ) -> None:
+        self.environ = environ
+        self.as_json = as_json
+        self.quiet = quiet
+        self.verbose = verbose
+        self.yes = yes
+        self.home: Home = find_home(home, environ)
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether stdout is a terminal: then there is colour and redrawing."""
+        return sys.stdout.isatty() and not self.as_json
+
+    @property
+    def coloured(self) -> bool:
+        """Whether colour is wanted."""
+        return self.on_terminal and not self.environ.get("NO_COLOR") and self.environ.get("TERM") != "dumb"
+
+    def json(self, found: object) -> None:
+        """Print one JSON document on one line, and pass it on at once."""
+        sys.stdout.write(json.dumps(found, separators=(",", ":")) + "\n")
+        sys.stdout.flush()
+
+    def line(self, text: str = "") -> None:
+        """Print one line of the answer."""
+        sys.stdout.write(text + "\n")
+
+    def note(self, text: str) -> None:
+        """Say something beside the answer, unless ``-q``."""
+        if not self.quiet:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Say something beside the answer that ``-q`` does not hide."""
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    def may_ask(self) -> bool:
+        """Whether there is a person to ask: stdin and stderr are terminals."""
+        return sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
+
+    def ask(self, question: str, *, default: bool = False) -> bool:
+        """Ask a person yes or no. ``--yes`` answers without asking.
+
+        Args:
+            question: One line.
+            default: What an empty line means.
+
+        Raises:
+            Refused: There is nobody to ask; the message names ``--yes``.
+        """
+        if self.yes:
+            return True
+        if not self.may_ask():
+            raise Refused(f"{question} Nobody is there to answer.", reason="needs_yes", hint="add --yes if that is what you want")
+        sys.stderr.write(f"{question} {'[Y/n]' if default else '[y/N]'} ")
+        sys.stderr.flush()
+        said = sys.stdin.readline().strip().lower()
+        return said in ("y", "yes") or (default and not said)

@@ -1,0 +1,182 @@
+"""Following a run on another machine: its output as it comes, its end, and what Ctrl-C means."""
+
+from __future__ import annotations
+
+import base64
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, BinaryIO
+
+from mesh.base.errors import EXIT_OF_RUN_FAULT, OurFault
+from node.cli.client import Conversation
+from node.cli.console import Console, shown
+
+SECOND_CHANCE_S = 3.0
+"""Within this time a second Ctrl-C cancels the run; without one the command leaves and the run goes on."""
+_EXIT_OF_STATE = {"timed_out": 124, "cancelled": 130, "refused": EXIT_OF_RUN_FAULT, "lost": EXIT_OF_RUN_FAULT}
+_EXIT_OF_REASON = {"not_found": 127, "not_executable": 126}
+FINAL = frozenset({"done", "failed", "cancelled", "timed_out", "refused", "lost"})
+"""The states a run ends in."""
+
+
+class Detached(OurFault):
+    """The command left; the run goes on."""
+
+    kind = "detached"
+
+
+def exit_of_task(task: Mapping[str, Any]) -> int:
+    """Decide how a command that waited for a run exits.
+
+    Args:
+        task: The run, in a final state.
+
+    Returns:
+        The run's own exit code, 128+n by signal, 127 not found, 126 not executable, 124 out of time, 130 cancelled;
+        125 for everything that is ours.
+    """
+    state, code = task.get("state"), task.get("exit_code")
+    if state in _EXIT_OF_STATE:
+        return _EXIT_OF_STATE[str(state)]
+    if isinstance(code, int):
+        return code if 0 <= code < 256 else 128 - code if -128 < code < 0 else EXIT_OF_RUN_FAULT
+    return _EXIT_OF_REASON.get(str(task.get("reason")), EXIT_OF_RUN_FAULT)
+
+
+def output_lines(stream: str, offset: int, data: bytes) -> list[dict[str, object]]:
+    """Write a piece of output as JSON lines; bytes that are not UTF-8 go as base64.
+
+    A character cut by the end of the piece goes as base64 by itself, so that the text before it stays text.
+
+    Args:
+        stream: ``stdout`` or ``stderr``.
+        offset: Where the piece begins.
+        data: Its bytes.
+
+    Returns:
+        One or two lines.
+    """
+    try:
+        return [{"stream": stream, "offset": offset, "data": data.decode()}]
+    except UnicodeDecodeError as error:
+        cut = error.start if error.reason == "unexpected end of data" else 0
+    lines: list[dict[str, object]] = [{"stream": stream, "offset": offset, "data": data[:cut].decode()}] if cut else []
+    return [*lines, {"stream": stream, "offset": offset + cut, "data_b64": base64.b64encode(data[cut:]).decode()}]
+
+
+def follow(conversation: Conversation, console: Console, *, show_output: bool = True, cancels: bool = False) -> Any:
+    """Show a run until its result is here.
+
+    Args:
+        conversation: One of the verbs ``run``, ``logs``, ``wait``.
+        console: Where.
+        show_output: Whether output events are shown.
+        cancels: Whether a second Ctrl-C cancels the run; else the first one just leaves.
+
+    Returns:
+        The task, in a final state.
+
+    Raises:
+        Detached: The person left; the run goes on.
+        Answered: The node says it failed, or refuses.
+        OurFault: The node went away.
+    """
+    known: dict[str, str] = {}
+    with _interrupts(conversation, console, known, cancels=cancels):
+        for event, data in conversation.events():
+            kind = event.get("kind")
+            if kind == "output" and show_output:
+                _show_output(console, event, data)
+            elif kind == "task":
+                known["task"] = str(_mapping(event.get("task")).get("task", ""))
+                console.note(f"run {known['task'][:12]}") if console.verbose else None
+            elif kind == "untracked":
+                _show_untracked(console, event)
+            elif kind == "state" and event.get("state") not in FINAL and (console.verbose or event.get("state") in ("asking", "queued")):
+                console.note(f"{shown(event.get('state'))}" + (f": {shown(event['reason'])}" if event.get("reason") else ""))
+    return conversation.result
+
+
+def _mapping(found: object) -> Mapping[str, object]:
+    return found if isinstance(found, Mapping) else {}
+
+
+def _show_output(console: Console, event: Mapping[str, object], data: bytes) -> None:
+    stream, offset = str(event.get("stream")), event.get("offset")
+    if console.as_json:
+        for line in output_lines(stream, offset if isinstance(offset, int) else 0, data):
+            console.json(line)
+        return
+    out: BinaryIO = sys.stderr.buffer if stream == "stderr" else sys.stdout.buffer
+    out.write(data)
+    out.flush()
+
+
+def _show_untracked(console: Console, event: Mapping[str, object]) -> None:
+    files = event.get("files")
+    names = files if isinstance(files, list) else []
+    console.note(f"{shown(event.get('count'))} untracked files travel along ({shown(event.get('bytes'))} bytes):")
+    for name in names:
+        console.note(f"  {shown(name)}")
+    if isinstance(event.get("count"), int) and event["count"] > len(names):  # type: ignore[operator]  # just checked
+        console.note("  ...")
+
+
+@contextmanager
+def _interrupts(conversation: Conversation, console: Console, known: Mapping[str, str], *, cancels: bool) -> Iterator[None]:
+    """Give Ctrl-C its meaning while a run is followed.
+
+    The first says that the run goes on and starts a timer that leaves; a second within SECOND_CHANCE_S cancels, and the
+    end is awaited; a third leaves without it.
+    """
+    pressed: list[float] = []
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        task = known.get("task", "")
+        hint = f"follow it again: hivemesh logs {task} -f" if task else "see it: hivemesh tasks"
+        raise Detached("left; the run goes on there" if task or not cancels else "left before the run began", hint=hint)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        pressed.append(time.monotonic())
+        if not cancels or len(pressed) > 2:
+            leave(number, frame)
+        elif len(pressed) == 1:
+            console.warn("keeps running there; again within 3 s cancels")
+            signal.setitimer(signal.ITIMER_REAL, SECOND_CHANCE_S)
+        else:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            console.warn("cancelling")
+            conversation.signal("cancel")
+
+    before = [(number, signal.signal(number, act)) for number, act in ((signal.SIGINT, interrupt), (signal.SIGALRM, leave))]
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, act in before:
+            signal.signal(number, act)
+
+
+def end(task: Any, console: Console) -> int:
+    """Tell how a run ended, and decide the exit code.
+
+    Args:
+        task: The run, in a final state.
+        console: Where.
+
+    Returns:
+        The exit code.
+    """
+    code = exit_of_task(task)
+    if console.as_json:
+        console.json(task)
+    elif task.get("state") != "done" or task.get("exit_code"):
+        reason = f": {shown(task['reason'])}" if task.get("reason") else ""
+        exit_code = f" with exit code {task['exit_code']}" if task.get("exit_code") is not None else ""
+        say = console.note if task.get("state") in ("done", "failed") and exit_code else console.warn
+        say(f"hivemesh: {shown(task.get('state'))} on {shown(task.get('name'))}{exit_code}{reason}")
+    return code

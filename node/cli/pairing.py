@@ -1,0 +1,108 @@
+"""``invite`` and ``join``: letting one more machine in."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from mesh.base.clock import parse_duration_s
+from mesh.base.errors import Usage
+from node.cli.client import call
+from node.cli.console import Console, shown
+from node.config import load_settings
+from node.lock import lock_holder
+
+PASTE_CHARS_MAX = 64 * 1024
+"""How much is read from stdin for an invite."""
+JOIN_S = 180.0
+"""How long a join may be silent: it looks for the issuer on the LAN, then moves this machine over."""
+
+
+def register(name: str, parser: argparse.ArgumentParser) -> None:
+    """Declare the words of ``invite`` and ``join``."""
+    if name == "join":
+        parser.add_argument("code", metavar="CODE|-", nargs="?", help="the invite; - reads it from stdin; without it HIVEMESH_INVITE is taken")
+        parser.add_argument("--leave-current", action="store_true", help="leave a mesh that has other members or unfinished tasks")
+        parser.set_defaults(act=_join)
+        return
+    parser.add_argument("--for", dest="person", metavar="PERSON", help="for another person's machine; else it becomes one more of yours")
+    parser.add_argument("--role", metavar="R", action="append", help="viewer, member, worker or relay; may be repeated")
+    parser.add_argument("--uses", metavar="N", type=int, default=1, help="how many machines may use it")
+    parser.add_argument("--ttl", metavar="24h", default="24h", help="how long it can be used")
+    parser.add_argument("--no-addresses", action="store_true", help="put no address into it; the joiner finds this machine on the LAN")
+    parser.set_defaults(act=_invite)
+
+
+def _invite(arguments: argparse.Namespace, console: Console) -> int:
+    parse_duration_s(arguments.ttl)
+    args: dict[str, object] = {
+        "roles": arguments.role or [],
+        "uses": arguments.uses,
+        "ttl": arguments.ttl,
+        "no_addresses": arguments.no_addresses,
+    }
+    if arguments.person is not None:
+        args["for"] = arguments.person
+    found: Any = call(console.home, "invite", args)
+    if console.as_json:
+        console.json(found)
+        return 0
+    console.line(shown(found["link"]))
+    whose = shown(found["owner"])
+    console.note(f"for a machine of {whose}, as {shown(', '.join(found['roles']))}; {found['uses']} use(s), until {shown(found['expires_at'])}")
+    console.note("whoever has it can join: on the other machine run `hivemesh join -` and paste it there")
+    return 0
+
+
+def _join(arguments: argparse.Namespace, console: Console) -> int:
+    from mesh.invites import read_link_untrusted
+
+    code = _code(arguments.code, console)
+    invite = read_link_untrusted(code)
+    if lock_holder(console.home) is None:
+        from node.cli.start import run_in_background
+
+        facts = run_in_background(console, {})
+        console.note(f"started this machine's node in the background ({shown(facts['name'])}); `hivemesh down` stops it")
+    args = {"invite": code, "leave_current": arguments.leave_current}
+    found: Any = call(console.home, "join", args, timeout_s=JOIN_S, on_event=lambda event: _tell(event, console))
+    if console.as_json:
+        console.json(found)
+    else:
+        console.line(f"joined as {shown(found['name'])}, a machine of {shown(found['owner'])}: {shown(', '.join(found['roles']))}, by way of {shown(found['via'])}")
+    if invite.mine:
+        _settle_runs(console)
+    return 0
+
+
+def _tell(event: Mapping[str, object], console: Console) -> None:
+    if event.get("kind") == "note":
+        console.note(shown(event.get("text")))
+
+
+def _code(stated: str | None, console: Console) -> str:
+    """Take the invite from the words, from stdin, or from the environment; it is never shown again."""
+    if stated == "-":
+        if sys.stdin.isatty():
+            console.note("paste the invite, then Enter:")
+            code = sys.stdin.readline(PASTE_CHARS_MAX)
+        else:
+            code = sys.stdin.read(PASTE_CHARS_MAX)
+    else:
+        code = stated or console.environ.get("HIVEMESH_INVITE", "")
+    if not code.strip():
+        raise Usage("there is no invite to join with", hint="paste it into `hivemesh join -`, or set HIVEMESH_INVITE")
+    return code
+
+
+def _settle_runs(console: Console) -> None:
+    """Ask once whether one's own machines may run here; without a terminal nothing changes and the way is shown."""
+    if "runs" in load_settings(console.home, console.environ).stated:
+        return
+    if not console.may_ask():
+        console.note("your other machines must ask before they run something here; to let them: hivemesh config set runs mine")
+        return
+    allowed = console.ask("May your other machines run commands here without asking each time?", default=True)
+    call(console.home, "config.set", {"key": "runs", "value": "mine" if allowed else "ask"})

@@ -1,0 +1,61 @@
+"""Both sides of handshakes, made from this node's identity, its gate keys and what it knows of the mesh."""
+
+from __future__ import annotations
+
+import secrets
+
+from mesh import store
+from mesh.base.clock import read_clock
+from mesh.base.db import Database
+from mesh.base.names import NodeId, base32
+from mesh.handshake import Credentials, HelloCache, Initiator, Responder, discovery_tag
+from mesh.identity import GATE, Identity
+from mesh.members import Certified
+from mesh.replica import Replica
+
+
+class Gatehouse:
+    """Makes both sides of handshakes.
+
+    Args:
+        identity: Who this machine is.
+        database: ``mesh.db``, which holds the gate keys.
+        replica: What is known of the mesh.
+        boot: Random per start of the node.
+    """
+
+    def __init__(self, identity: Identity, database: Database, replica: Replica, boot: bytes) -> None:
+        self._identity = identity
+        self._database = database
+        self._replica = replica
+        self._boot = boot
+        self._counter = 0
+        self._seen = HelloCache()
+
+    def gates(self) -> list[bytes]:
+        """The gate keys, newest first."""
+        held = store.secrets(self._database.reader, GATE)
+        return [held[epoch] for epoch in sorted(held, reverse=True)]
+
+    def tag(self) -> str:
+        """What is announced on the LAN in this hour."""
+        return base32(discovery_tag(self.gates()[0], read_clock()))
+
+    def _check(self, chain: tuple[bytes, ...]) -> Certified:
+        now_s = read_clock().wall_ms // 1000
+        return self._replica.members_now.check_untrusted(chain, now_s=now_s, me=self._identity.node_id)
+
+    def _credentials(self) -> Credentials:
+        self._counter += 1
+        chain = self._replica.members_now.chain_of(self._identity.node_id)
+        return Credentials(self._identity.node, self._identity.mesh, chain, self._boot, self._counter, self._check)
+
+    def initiator(self, expected: NodeId | None) -> Initiator:
+        """Dial somebody."""
+        return Initiator(
+            self._credentials(), self.gates()[0], entropy=secrets.token_bytes, now=read_clock(), expected=expected
+        )
+
+    def responder(self) -> Responder:
+        """Answer somebody."""
+        return Responder(self._credentials(), self.gates(), self._seen, entropy=secrets.token_bytes, now=read_clock())

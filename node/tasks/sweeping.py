@@ -1,0 +1,67 @@
+"""Old tasks go: after ``tasks.keep_d`` their logs and records, and at the start whatever no record knows.
+
+A folder whose lock a supervisor holds is never touched, whatever the ledger or the clock say.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import trio
+
+from node.tasks.checkout import remove_folders
+from node.tasks.ground import Ground
+from node.tasks.task import REQUESTED, WORKED, folder_name
+from node.tasks.tether import is_supervised
+
+SWEEP_S = 3_600.0
+DAY_MS = 86_400_000
+BATCH = 100
+
+_log = logging.getLogger(__name__)
+
+
+async def run_sweeps(ground: Ground) -> None:
+    """Sweep now and every hour.
+
+    If cancelled: what was removed is removed; the next sweep does the rest.
+    """
+    await sweep_strays(ground)
+    while True:
+        await sweep_old(ground)
+        await trio.sleep(SWEEP_S)
+
+
+async def sweep_old(ground: Ground) -> None:
+    """Remove tasks that were over long ago: first the folder, then the record, so that none is forgotten half."""
+    before_ms = ground.now_ms() - ground.settings.keep_d * DAY_MS
+    old = [task for task in ground.ledger.old(before_ms) if not is_supervised(ground.folder_of(task.key))]
+    for at in range(0, len(old), BATCH):
+        batch = old[at : at + BATCH]
+        await remove_folders(*(ground.folder_of(task.key) for task in batch))
+        await ground.ledger.forget([task.key for task in batch])
+    if old:
+        _log.info("%d old tasks were removed", len(old))
+
+
+async def sweep_strays(ground: Ground) -> None:
+    """Remove folders of tasks that were never recorded, and what ended tasks worked with and a crash left."""
+    live = {folder_name(task.key) for side in (REQUESTED, WORKED) for task in ground.ledger.live(side)}
+    strays: list[Path] = []
+    for name in _folder_names(ground.folder):
+        folder = ground.folder / name
+        if name in live or is_supervised(folder):
+            continue
+        if ground.ledger.find(name[:16]):
+            strays += [folder / part for part in ("tree", "repo", "home", "tmp", "pack")]
+        else:
+            strays.append(folder)
+    for at in range(0, len(strays), BATCH):
+        await remove_folders(*strays[at : at + BATCH])
+
+
+def _folder_names(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -1,0 +1,159 @@
+"""Outsiders' grants: mint, list, revoke here, and their way through the mesh.
+
+The serving machine's own register is the authority. What it grants is replicated, so that the owner's other machines see
+it and can revoke it; a revocation that arrives is applied there, whatever any clock says.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from mesh.base.clock import Now, parse_duration_s, read_clock, rfc3339
+from mesh.base.codec import Malformed, decode_untrusted, encode
+from mesh.base.errors import MeshError, Usage
+from mesh.base.names import base32
+from mesh.base.ports import Entry
+from mesh.kinds import GRANT, GRANT_REVOCATION
+from mesh.replica import Replica
+from mesh.schemas import ABOUT_BYTES_MAX, AboutBody
+from node.calls import Call
+from query.grants import PER_DAY_DEFAULT, RATE_PER_MIN_DEFAULT
+from query.messages import CONTENT_BYTES_MAX, PER_DAY_MAX, RATE_PER_MIN_MAX, GrantBody, RevocationBody
+from query.register import Register
+
+SERVE_AT = "http://127.0.0.1:8787"
+RETRY_S = 10.0
+
+log = logging.getLogger("node.access")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The parts these verbs ask."""
+
+    replica: Replica
+    register: Register
+
+    async def grant(self, call: Call) -> object:
+        """Mint a token."""
+        row, token = self.register.grant(
+            call.text("project", bytes_max=128),
+            call.texts("scopes", count_max=4) or ["query"],
+            label=call.optional_text("label", bytes_max=256) or "",
+            life_s=parse_duration_s(call.optional_text("expires", bytes_max=16) or "30d"),
+            rate_per_min=call.optional_integer("rate_per_min", low=1, high=RATE_PER_MIN_MAX) or RATE_PER_MIN_DEFAULT,
+            per_day=call.optional_integer("per_day", low=1, high=PER_DAY_MAX) or PER_DAY_DEFAULT,
+            serve_at=SERVE_AT,
+            now=read_clock(),
+        )
+        await self.publish()
+        return row.granted_json(token)
+
+    async def list_grants(self, call: Call) -> object:
+        """Every grant of this machine, and those of this person's other machines."""
+        now = read_clock()
+        here = [{**row.as_json(now.wall_ms), "node": None} for row in self.register.list()]
+        return [*here, *(self._remote(entry, body, now) for entry, body in self._remote_grants())]
+
+    def _remote_grants(self) -> list[tuple[Entry, GrantBody]]:
+        me = self.replica.me
+        found: list[tuple[Entry, GrantBody]] = []
+        for entry in self.replica.entries(GRANT):
+            if entry.author == me.node or entry.owner != me.owner:
+                continue
+            try:
+                about = decode_untrusted(AboutBody, entry.body, bytes_max=512)
+                found.append((entry, decode_untrusted(GrantBody, about.content, bytes_max=CONTENT_BYTES_MAX)))
+            except Malformed:
+                continue
+        return found
+
+    def _remote(self, entry: Entry, body: GrantBody, now: Now) -> dict[str, Any]:
+        member = self.replica.member(entry.author)
+        state = "expired" if body.expires_s * 1000 <= now.wall_ms else "active"
+        if body.grant in self._revoked():
+            state = "revoked"
+        return {
+            "grant": base32(body.grant),
+            "project": body.project,
+            "scopes": list(body.scopes),
+            "label": body.label,
+            "expires_at": rfc3339(body.expires_s * 1000),
+            "rate_per_min": body.rate_per_min,
+            "per_day": body.per_day,
+            "state": state,
+            "node": member.name if member else base32(entry.author),
+        }
+
+    def _revoked(self) -> set[bytes]:
+        """Ids of grants that a record in the mesh revokes."""
+        found: set[bytes] = set()
+        for entry in self.replica.entries(GRANT_REVOCATION):
+            try:
+                about = decode_untrusted(AboutBody, entry.body, bytes_max=512)
+                found.add(decode_untrusted(RevocationBody, about.content, bytes_max=CONTENT_BYTES_MAX).grant)
+            except Malformed:
+                continue
+        return found
+
+    async def revoke(self, call: Call) -> object:
+        """End a grant, of this machine or of another one of this person."""
+        prefix = call.text("grant", bytes_max=64)
+        now = read_clock()
+        try:
+            row = self.register.revoke(prefix, now)
+        except Usage as unknown:
+            return await self._revoke_elsewhere(prefix, unknown)
+        await self.publish()
+        return row.as_json(now.wall_ms)
+
+    async def _revoke_elsewhere(self, prefix: str, unknown: Usage) -> object:
+        wanted = prefix.replace("-", "").strip().lower()
+        found = [(e, b) for e, b in self._remote_grants() if len(wanted) >= 4 and base32(b.grant).startswith(wanted)]
+        if len(found) != 1:
+            raise unknown
+        entry, body = found[0]
+        content = encode(RevocationBody(body.grant))
+        await self.replica.publish(GRANT_REVOCATION, body.grant, encode(AboutBody(body.serve_at, content)))
+        return self._remote(entry, body, read_clock())
+
+    async def publish(self) -> None:
+        """Replicate what the register holds and the mesh does not yet."""
+        granted, revoked = self.register.unpublished()
+        me = self.replica.me.node
+        for row in granted:
+            content = encode(row.body(me))
+            assert len(content) <= ABOUT_BYTES_MAX
+            await self.replica.publish(GRANT, row.grant, encode(AboutBody(me, content)))
+        for end in revoked:
+            await self.replica.publish(GRANT_REVOCATION, end.grant, encode(AboutBody(me, encode(end))))
+        await self.register.mark_published([row.grant for row in granted], [end.grant for end in revoked])
+
+    async def run_revocations(self) -> None:
+        """Apply the revocations that arrive for grants served here, until cancelled."""
+        changes = self.replica.changes({GRANT_REVOCATION})
+        while True:
+            try:
+                await self.publish()
+                await self._apply()
+            except MeshError as fault:
+                log.error("revocations could not be applied", extra={"fields": {"why": fault.message}})
+                with trio.move_on_after(RETRY_S):
+                    await changes.receive()
+                continue
+            await changes.receive()
+
+    async def _apply(self) -> None:
+        me = self.replica.me.node
+        for entry in self.replica.entries(GRANT_REVOCATION):
+            try:
+                about = decode_untrusted(AboutBody, entry.body, bytes_max=512)
+                body = decode_untrusted(RevocationBody, about.content, bytes_max=CONTENT_BYTES_MAX)
+            except Malformed:
+                continue
+            if about.node == me and entry.author != me:
+                await self.register.apply_remote_revocation(body, read_clock())

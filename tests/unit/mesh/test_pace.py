@@ -1,0 +1,101 @@
+"""Payload sizes follow the line; liveness follows what is heard, through sleep and set clocks."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh.base.clock import Now
+from mesh.frames import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN
+from mesh.pace import (
+    HOLD_S,
+    PING_EVERY_S,
+    PROBE_S,
+    SILENT_S,
+    TICK_S,
+    WRITE_S,
+    Liveness,
+    PayloadBudget,
+    Verdict,
+)
+
+
+def test_a_slow_line_gets_small_payloads() -> None:
+    budget = PayloadBudget()
+    rate = 1_250_000
+    for _ in range(20):
+        budget.sent(budget.bytes_max, budget.bytes_max / rate)
+    assert 0.5 * HOLD_S * rate < budget.bytes_max < 1.5 * HOLD_S * rate
+
+
+def test_a_fast_line_gets_large_ones_and_small_talk_says_nothing() -> None:
+    budget = PayloadBudget()
+    budget.sent(200, 3.0)
+    before = budget.bytes_max
+    for _ in range(20):
+        budget.sent(budget.bytes_max, 1e-4)
+    assert budget.bytes_max == PAYLOAD_BYTES_MAX > before
+
+
+@given(st.lists(st.tuples(st.integers(0, PAYLOAD_BYTES_MAX), st.floats(0, 1000)), max_size=50))
+def test_the_budget_stays_in_bounds(sends: list[tuple[int, float]]) -> None:
+    budget = PayloadBudget()
+    for size, took_s in sends:
+        budget.sent(size, took_s)
+        assert PAYLOAD_BYTES_MIN <= budget.bytes_max <= PAYLOAD_BYTES_MAX
+
+
+class Peer:
+    """Ticks a Liveness with both clocks in step."""
+
+    def __init__(self) -> None:
+        self.now = Now(1_000_000_000, 500.0)
+        self.liveness = Liveness(self.now)
+
+    def tick(self, seconds: float = TICK_S, *, heard: bool = False, writing_s: float = 0, wall_s: float | None = None):
+        wall_ms = self.now.wall_ms + int((seconds if wall_s is None else wall_s) * 1000)
+        self.now = Now(wall_ms, self.now.steady_s + seconds)
+        return self.liveness.tick(self.now, heard=heard, writing_s=writing_s)
+
+
+def test_a_talking_peer_is_pinged_and_lives() -> None:
+    peer = Peer()
+    verdicts = [peer.tick(heard=True) for _ in range(60)]
+    assert set(verdicts) == {Verdict.REST, Verdict.PING}
+    assert verdicts.count(Verdict.PING) == 60 * TICK_S / PING_EVERY_S
+
+
+def test_a_silent_peer_is_gone_within_45_s() -> None:
+    """O-T4: half-open after sleep of the other side."""
+    peer = Peer()
+    ticks = 1
+    while peer.tick() is not Verdict.SILENT:
+        ticks += 1
+    assert SILENT_S <= ticks * TICK_S <= 45
+
+
+def test_waking_probes_at_once_and_gives_the_peer_time_to_answer() -> None:
+    """O-T4: this machine slept; its own old silence says nothing."""
+    peer = Peer()
+    assert peer.tick(300) is Verdict.PING
+    assert peer.tick() is Verdict.REST
+    assert peer.tick(PROBE_S) is Verdict.SILENT
+
+    peer = Peer()
+    assert peer.tick(300) is Verdict.PING
+    assert peer.tick(heard=True) is Verdict.REST
+    assert peer.tick(heard=True) is Verdict.REST
+
+
+def test_a_wall_clock_that_jumps_causes_a_probe_only() -> None:
+    for wall_s in (3600, -3600):
+        peer = Peer()
+        assert peer.tick(heard=True, wall_s=wall_s) is Verdict.PING
+        assert all(peer.tick(heard=True) is not Verdict.SILENT for _ in range(20))
+
+
+def test_a_peer_that_does_not_take_what_we_send_is_too_slow() -> None:
+    """O-T9: it may talk as much as it likes."""
+    peer = Peer()
+    assert peer.tick(heard=True, writing_s=WRITE_S - 1) is Verdict.REST
+    assert peer.tick(heard=True, writing_s=WRITE_S) is Verdict.TOO_SLOW
