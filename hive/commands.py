@@ -148,8 +148,9 @@ def _without_change_of_folder(line: Line, project: str) -> tuple[Sequence[Comman
 def _stays_inside(command: Command, project: str) -> bool:
     if len(command.words) != 2 or command.words[0] != "cd" or command.assignments or command.redirects:
         return False
-    folder = command.words[1].rstrip("/")
+    folder = command.words[1]
     if folder.startswith(("/", "~/")):
+        folder = folder.rstrip("/")
         return bool(project) and folder.endswith(f"/{project}") and not folder.startswith(("/tmp/", "/var/tmp/"))
     return not (folder.startswith(("-", "~")) or "$" in folder or ".." in folder.split("/"))
 
@@ -191,7 +192,7 @@ def act_of(command: Command) -> Act | None:
         return None
     act.front += [word for word in literals if word is not None]
     key = " ".join(head[:2]) if " ".join(head[:2]) in _TWO_WORDS else name
-    act.free = name in programs.FREE
+    act.free = name in programs.FREE or (head[1:2] == ["-m"] and head[2] in programs.FREE)
     act.text_only = name in programs.PIPE_SAFE
     act.takes_text = act.text_only or key in programs.TEXT_SAFE
     return act if _take_arguments(act, name, key, rest) else None

@@ -196,8 +196,9 @@ class Curator:
         now_ms = self._clock().wall_ms
         source = digest(b"by hand", topic.key, str(now_ms).encode(), verdict.encode(), size=16)
         piece = Evidence(source, topic, verdict, now_ms, "", "", topic.pattern)
-        lifted = self._records.withdrawn(LESSON_KIND).get(topic.key, 0)
-        await self._database.write(lambda c: store.teach(c, piece, remark, lifted, now_ms))
+        async with self._publishing:  # a publication under way would otherwise put this one off
+            lifted = self._records.withdrawn(LESSON_KIND).get(topic.key, 0)
+            await self._database.write(lambda c: store.teach(c, piece, remark, lifted, now_ms))
         self._wake()
         return next(lesson for lesson in self.lessons() if lesson.key == topic.key)
 

@@ -159,7 +159,7 @@ def teach(connection: Connection, piece: Evidence, text: str, lifted_version: in
         tally = added(_counted(connection, key), tally_of(piece))
         _put_tally(connection, key, piece.topic, tally, unit(connection, key) is None)
     connection.execute(
-        "UPDATE units SET stance=?, text=CASE ? WHEN '' THEN text ELSE ? END, changed=1 WHERE key=?",
+        "UPDATE units SET stance=?, text=CASE ? WHEN '' THEN text ELSE ? END, changed=1, published_ms=0 WHERE key=?",
         (int(piece.verdict == APPROVE), text, text, key),
     )
     _set_mark(connection, "last_learned_ms", now_ms)

@@ -174,11 +174,16 @@ class _Sides:
     approve: dict[OwnerId, float]
     deny: dict[OwnerId, float]
 
-    def total(self, side: Verdict) -> float:
-        return math.fsum((self.approve if side == APPROVE else self.deny).values())
+    def side(self, side: Verdict) -> dict[OwnerId, float]:
+        return self.approve if side == APPROVE else self.deny
 
-    def backers(self, side: Verdict) -> set[OwnerId]:
-        return {owner for owner, weight in (self.approve if side == APPROVE else self.deny).items() if weight > 0}
+    def total(self, side: Verdict) -> float:
+        return math.fsum(self.side(side).values())
+
+    def backed(self, side: Verdict, view: Viewpoint) -> float:
+        """What stands behind a side for certain: the own person, and others only if the user named two of them."""
+        named = [weight for owner, weight in self.side(side).items() if owner in view.named - {view.owner} and weight > 0]
+        return self.side(side).get(view.owner, 0.0) + (math.fsum(named) if len(named) > 1 else 0.0)
 
 
 def _sides(contributions: list[Contribution], view: Viewpoint) -> _Sides:
@@ -199,16 +204,12 @@ def _weight(owner: OwnerId, view: Viewpoint) -> float:
 
 
 def is_contested(sides: _Sides, view: Viewpoint) -> bool:
-    """Decide whether both sides stand: each backed by the own person or by two named ones, and the smaller one heavy.
+    """Decide whether both sides stand: each backed by the own person or two named ones, and the smaller one heavy.
 
-    One foreign owner, whatever it claims, never makes a lesson contested.
+    One foreign owner, whatever it claims, neither makes a lesson contested nor settles a contest.
     """
-    for side in (APPROVE, DENY):
-        backers = sides.backers(side)
-        if view.owner not in backers and len(backers & view.named) < 2:
-            return False
-    smaller, larger = sorted((sides.total(APPROVE), sides.total(DENY)))
-    return smaller >= CONTESTED_MASS or smaller >= larger * CONTESTED_SHARE
+    smaller, larger = sorted((sides.backed(APPROVE, view), sides.backed(DENY, view)))
+    return smaller > 0 and (smaller >= CONTESTED_MASS or smaller >= larger * CONTESTED_SHARE)
 
 
 def fold(contributions: Iterable[Contribution], view: Viewpoint) -> list[Lesson]:
@@ -264,14 +265,21 @@ def _lesson(group: list[Contribution], view: Viewpoint) -> Lesson:
 
 
 def _stance(group: list[Contribution], sides: _Sides, view: Viewpoint) -> str:
-    """What this machine's own unit says; else the own person's machines; else everybody. A tie says deny."""
+    """What this machine's own unit says; else what the own person's machines say; else everybody. A tie says deny.
+
+    A machine of one's own is taken at its word, which its user may have given by hand; of others the counters speak.
+    """
+    own = [contribution.unit for contribution in group if contribution.owner == view.owner]
     for contribution in group:
         if contribution.author == view.me:
             return contribution.unit.stance
-    approve, deny = sides.approve.get(view.owner, 0.0), sides.deny.get(view.owner, 0.0)
-    if approve == deny == 0.0:
-        approve, deny = sides.total(APPROVE), sides.total(DENY)
-    return APPROVE if approve > deny else DENY
+    said = {
+        side: mass((u.positive + u.negative, view.now_ms - u.last_observed_ms) for u in own if u.stance == side)
+        for side in (APPROVE, DENY)
+    }
+    if not any(said.values()):
+        said = {APPROVE: sides.total(APPROVE), DENY: sides.total(DENY)}
+    return APPROVE if said[APPROVE] > said[DENY] else DENY
 
 
 def _state(key: bytes, group: list[Contribution], sides: _Sides, view: Viewpoint) -> str:

@@ -11,16 +11,16 @@ the new one.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mesh import store
 from mesh.base.clock import Now, next_version
-from mesh.base.codec import decode_untrusted, encode
+from mesh.base.codec import Malformed, decode_untrusted, encode
 from mesh.base.crypto import KEY_BYTES, Entropy, SigningKey
 from mesh.base.db import Connection, Database
 from mesh.base.errors import Damaged, OurFault, Refused
@@ -35,6 +35,8 @@ GATE = "gate"
 FLEET = "fleet"
 DATABASE = "mesh.db"
 KEYS = "identity"
+HELD = ("node", "owner")
+"""The keys a home's database remembers, so that a missing or foreign file is noticed. The root's may be taken away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,11 @@ class Belongings:
 
 
 def is_fresh(data_dir: Path) -> bool:
-    """Whether a home holds neither keys nor a mesh."""
+    """Whether a home holds neither keys nor a mesh, nor a decided move."""
     keys = data_dir / KEYS
-    return not (data_dir / DATABASE).exists() and not (keys.is_dir() and any(keys.iterdir()))
+    if (data_dir / DATABASE).exists() or (data_dir / "moved").exists():
+        return False
+    return not (keys.is_dir() and any(keys.iterdir()))
 
 
 def founding(*, name: str, owner_name: str, entropy: Entropy, now: Now) -> Belongings:
@@ -171,7 +175,8 @@ def decide_move(data_dir: Path, belongings: Belongings, now_ms: int) -> None:
     try:
         if moving.exists():
             shutil.rmtree(moving)
-        (moving / KEYS).mkdir(parents=True, mode=0o700)
+        moving.mkdir(mode=0o700)
+        (moving / KEYS).mkdir(mode=0o700)
         for stem, key in belongings.keys.items():
             write_key(moving / KEYS / f"{stem}.key", key)
         database = Database(moving / DATABASE, store.SCHEMA)
@@ -179,6 +184,9 @@ def decide_move(data_dir: Path, belongings: Belongings, now_ms: int) -> None:
             database.write_now(lambda connection: _fill(connection, belongings, now_ms))
         finally:
             database.close()
+        if (moving / f"{DATABASE}-wal").exists():
+            # Closing empties the journal into the file; on a full disk it cannot, and the file alone is not the database.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _sync_folder(moving)
         moving.rename(moved)
         _sync_folder(data_dir)
@@ -194,6 +202,9 @@ def _fill(connection: Connection, belongings: Belongings, now_ms: int) -> None:
     for node, address in belongings.addresses:
         store.note_address(connection, node, address, now_ms)
     store.put_fact(connection, GENESIS_FACT, belongings.genesis)
+    for stem in HELD:
+        if stem in belongings.keys:
+            store.put_fact(connection, f"{stem} key", belongings.keys[stem].public)
 
 
 def finish_move(data_dir: Path) -> None:
@@ -242,22 +253,38 @@ def read_identity(data_dir: Path, database: Database) -> Identity:
     """
     keys = data_dir / KEYS
     node = read_key(keys / "node.key")
+    genesis = _genesis(keys, database)
+    _refuse_foreign(keys / "node.key", node, store.fact(database.reader, "node key"))
+    owner_public = store.fact(database.reader, "owner key")
+    owner = None if owner_public is None else read_key(keys / "owner.key")
+    if owner is not None:
+        _refuse_foreign(keys / "owner.key", owner, owner_public)
+    return Identity(node, owner, genesis, mesh_id(genesis))
+
+
+def _genesis(keys: Path, database: Database) -> bytes:
+    """Read the genesis, and check that it makes this machine a member together with the records held."""
     genesis = store.fact(database.reader, GENESIS_FACT)
-    if genesis is None:
+    node = store.fact(database.reader, "node key")
+    try:
+        if genesis is not None and node is not None:
+            control = store.lane_records(database.reader, Lane.CONTROL)
+            members = Members(decode_untrusted(Genesis, genesis, bytes_max=200), mesh_id(genesis), control)
+            if node_id(node) in members.certificates:
+                return genesis
+    except Malformed:
+        pass
+    raise Damaged(
+        f"{database.path} holds no mesh this machine is a member of, yet there are keys in {keys}",
+        path=str(database.path),
+        hint="put the database back from a backup, or move the keys away to start anew",
+    )
+
+
+def _refuse_foreign(file: Path, key: SigningKey, public: bytes | None) -> None:
+    if key.public != public:
         raise Damaged(
-            f"{database.path} holds no mesh, yet there are keys in {keys}",
-            path=str(database.path),
-            hint="put the database back from a backup, or move the keys away to start anew",
-        )
-    mesh = mesh_id(genesis)
-    control: Iterable[Record] = store.lane_records(database.reader, Lane.CONTROL)
-    members = Members(decode_untrusted(Genesis, genesis, bytes_max=200), mesh, control)
-    if node_id(node.public) not in members.certificates:
-        raise Damaged(
-            f"{keys / 'node.key'} is not the key this home's data was made with",
-            path=str(keys / "node.key"),
+            f"{file} is not the key this home's data was made with",
+            path=str(file),
             hint="put the right key file back from a backup",
         )
-    owner_file = keys / "owner.key"
-    owner = read_key(owner_file) if owner_file.exists() else None
-    return Identity(node, owner, genesis, mesh)

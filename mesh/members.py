@@ -167,6 +167,14 @@ def _open_untrusted(wire: bytes) -> tuple[SignedCertificate, CertificateBody]:
     return signed, decode_untrusted(CertificateBody, signed.body, bytes_max=700)
 
 
+def certificate_body_untrusted(wire: bytes) -> CertificateBody | None:
+    """Read what a certificate says, whoever signed it; None for anything unsound."""
+    try:
+        return _open_untrusted(wire)[1]
+    except Malformed:
+        return None
+
+
 def _nobody(node: NodeId) -> OwnerId:
     """An owner id that only this machine has: whose it is, is not proven."""
     return OwnerId(content_id(b"unproven owner" + node, size=16))

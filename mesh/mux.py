@@ -91,11 +91,11 @@ class Mux:
             control: The lane that goes before everything else.
 
         Returns:
-            False, with nothing queued, where the lane holds LANE_QUEUE_BYTES_MAX already.
+            False, with nothing queued, where the lane holds LANE_QUEUE_BYTES_MAX already; :meth:`take_writable` says
+            when there is room again.
         """
-        return self._queue(
-            self._flows[CONTROL_LANE if control else GOSSIP_LANE], message, LANE_QUEUE_BYTES_MAX
-        )
+        flow = self._flows[CONTROL_LANE if control else GOSSIP_LANE]
+        return self._queue(flow, message, LANE_QUEUE_BYTES_MAX)
 
     def open_channel(self, purpose: int, request: bytes, *, bulk: bool = False) -> int:
         """Open a channel.
@@ -142,10 +142,7 @@ class Mux:
         flow = self._flows.get(channel)
         if flow is None or flow.closing is not None or flow.ended:
             return True
-        if self._queue(flow, message, flow.window):
-            return True
-        flow.waited = True
-        return False
+        return self._queue(flow, message, flow.window)
 
     def consume(self, flow_number: int, cost: int) -> None:
         """Tell that the application took a message out, so that the peer may send more.
@@ -208,7 +205,7 @@ class Mux:
         return b"".join(parts) or None
 
     def take_writable(self) -> list[int]:
-        """Take the channels whose queue has room again after a refused :meth:`send_on`."""
+        """Take the flows whose queue has room again after a refused message."""
         if not self._writable:
             return []
         taken, self._writable = self._writable, []
@@ -357,6 +354,7 @@ class Mux:
     def _queue(self, flow: Flow, message: bytes, queued_bytes_max: int) -> bool:
         assert len(message) <= CHANNEL_MESSAGE_BYTES_MAX
         if flow.queued_bytes + len(message) + FRAME_COST_BYTES * (len(flow.queue) + 1) > queued_bytes_max:
+            flow.waited = True
             return False
         flow.queue.append(message)
         flow.queued_bytes += len(message)

@@ -90,7 +90,9 @@ class Reconciler:
         lane = LANES[message.lane]
         room = WANTED_MAX - len(self._wanted)
         lacking = [
-            i for i in message.ids if i not in self._wanted and i not in self._rejected and not self._holds(i)
+            i
+            for i in dict.fromkeys(message.ids)
+            if i not in self._wanted and i not in self._rejected and not self._holds(i)
         ][:room]
         self._wanted.update(lacking)
         if message.last:

@@ -219,16 +219,14 @@ def _rights(
             about = bodies[record.kind](record.key, record.body, version_ms(record.version))
         except MeshError:
             return Verdict.UNSOUND
-    if author.root:
-        return Verdict.ADMIT if rule.root else Verdict.FORBIDDEN
-    subject = subject_of(record.author, author.owner, about, author_of)
     if not record.body:
-        # A tombstone only ends what its author wrote, so it is about the author itself; a terminal kind cannot end.
-        if rule.terminal:
-            return Verdict.FORBIDDEN
-        allowed = any(author.roles & role for role in rule.authors)
+        # A tombstone only ends what its author wrote. A terminal kind cannot end, and the mesh's own word is superseded,
+        # never withdrawn: else an admin could make a machine a stranger without an expulsion anybody sees.
+        allowed = not (rule.terminal or rule.root) and any(author.roles & role for role in rule.authors)
+    elif author.root:
+        allowed = rule.root
     else:
-        allowed = may_author(rule, author.roles, subject)
+        allowed = may_author(rule, author.roles, subject_of(record.author, author.owner, about, author_of))
     return Verdict.ADMIT if allowed else Verdict.FORBIDDEN
 
 

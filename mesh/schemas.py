@@ -12,7 +12,7 @@ from typing import Annotated
 from mesh import kinds
 from mesh.base.codec import Malformed, Range, Size, decode_untrusted
 from mesh.base.crypto import SEAL_OVERHEAD_BYTES
-from mesh.base.names import NodeId
+from mesh.base.names import NodeId, node_id
 from mesh.members import CertificateBody, EpochBody, Expulsion, PolicyBody, RotationBody, SignedCertificate
 from mesh.presence import Presence
 from mesh.records import BodyCheck
@@ -49,6 +49,8 @@ class AboutBody:
 def _certificate(key: bytes, body: bytes, version_ms: int) -> NodeId:
     signed = decode_untrusted(SignedCertificate, body, bytes_max=1024)
     content = decode_untrusted(CertificateBody, signed.body, bytes_max=700)
+    if key != node_id(content.public_key):
+        raise Malformed("a certificate is kept under the machine it certifies")
     return NodeId(content.lineage)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mesh.base.codec import decode_untrusted, encode
+from mesh.base.codec import Malformed, decode_untrusted, encode
 from mesh.base.db import Connection
 from mesh.base.names import NodeId
 from mesh.invites import InviteBody, OpenInvite
-from mesh.kinds import KINDS, SKEW_MS, Lane, rule_of
+from mesh.kinds import CERTIFICATE, SKEW_MS, Lane, rule_of
+from mesh.members import certificate_body_untrusted
 from mesh.records import Record, expires_ms, parse_untrusted, quota_group
 
 SCHEMA = (
@@ -54,7 +55,6 @@ def put_record(connection: Connection, record: Record, now_ms: int) -> bool:
     connection.execute(
         "DELETE FROM record WHERE author=? AND kind=? AND key=?", (record.author, record.kind, record.key)
     )
-    lane = (rule.lane if record.kind in KINDS else Lane.HIVE).value
     connection.execute(
         "INSERT INTO record (id,author,kind,quota_group,key,version,lane,expires_ms,received_ms,wire) VALUES (?,?,?,?,?,?,?,?,?,?)",
         (
@@ -64,7 +64,7 @@ def put_record(connection: Connection, record: Record, now_ms: int) -> bool:
             group,
             record.key,
             record.version,
-            lane,
+            rule.lane.value,
             expires_ms(rule, record.version),
             now_ms,
             record.wire,
@@ -89,7 +89,8 @@ def holds(connection: Connection, record_id: bytes) -> bool:
 
 def wires(connection: Connection, record_ids: Iterable[bytes]) -> list[bytes]:
     """The bytes of the records held among these ids."""
-    found = (connection.execute("SELECT wire FROM record WHERE id=?", (i,)).fetchone() for i in record_ids)
+    wanted = dict.fromkeys(record_ids)  # One asked for twice is sent once, else a small request makes a large answer.
+    found = (connection.execute("SELECT wire FROM record WHERE id=?", (i,)).fetchone() for i in wanted)
     return [row[0] for row in found if row is not None]
 
 
@@ -108,18 +109,27 @@ def records_of(connection: Connection, kind: int, now_ms: int) -> list[tuple[Rec
         "SELECT wire, received_ms FROM record WHERE kind=? AND (expires_ms IS NULL OR expires_ms>?) ORDER BY version DESC, id DESC",
         (kind, now_ms),
     )
-    return [(parse_untrusted(row[0]), row[1]) for row in rows]
+    return [(record, row[1]) for row in rows if (record := _readable(row[0])) is not None]
 
 
 def lane_records(connection: Connection, lane: Lane) -> list[Record]:
     """Every record of a lane, expired ones included."""
-    return [parse_untrusted(row[0]) for row in connection.execute("SELECT wire FROM record WHERE lane=?", (lane.value,))]
+    rows = connection.execute("SELECT wire FROM record WHERE lane=?", (lane.value,))
+    return [record for row in rows if (record := _readable(row[0])) is not None]
+
+
+def _readable(wire: bytes) -> Record | None:
+    """Read a row; one that is no record is passed over, so that no row keeps the node from starting."""
+    try:
+        return parse_untrusted(wire)
+    except Malformed:
+        return None
 
 
 def register(connection: Connection, author: NodeId, kind: int, key: bytes) -> Record | None:
     """The held version of one register."""
     row = connection.execute("SELECT wire FROM record WHERE author=? AND kind=? AND key=?", (author, kind, key)).fetchone()
-    return None if row is None else parse_untrusted(row[0])
+    return None if row is None else _readable(row[0])
 
 
 def newest_version(connection: Connection, author: NodeId) -> int:
@@ -169,11 +179,21 @@ def spend_invite(connection: Connection, invite_id: bytes, certificate: Record, 
 
     Certificates held that name the invite count too, so a restored database does not revive a used one.
     """
-    row = connection.execute("SELECT body, uses_left FROM invite WHERE id=?", (invite_id,)).fetchone()
-    if row is None or row[1] < 1:
+    held = invite(connection, invite_id)
+    if held is None or held.uses_left < 1 or len(_certified_by(connection, invite_id, now_ms)) >= held.body.uses:
         return False
     connection.execute("UPDATE invite SET uses_left=uses_left-1 WHERE id=?", (invite_id,))
     return put_record(connection, certificate, now_ms)
+
+
+def _certified_by(connection: Connection, invite_id: bytes, now_ms: int) -> set[bytes]:
+    """The keys whose certificates name an invite."""
+    found: set[bytes] = set()
+    for record, _ in records_of(connection, CERTIFICATE, now_ms):
+        body = certificate_body_untrusted(record.body)
+        if body is not None and body.invite == invite_id:
+            found.add(body.public_key)
+    return found
 
 
 def note_address(connection: Connection, node: NodeId, address: str, now_ms: int) -> None:

@@ -12,7 +12,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from contextlib import closing as closes
 from dataclasses import dataclass
 from functools import partial
@@ -51,10 +51,14 @@ from node.portholder import port_taken
 from node.reach import Reach
 from node.sessions import store as sessions_store
 from node.sessions.watch import Watcher, run_watch
+from node.tasks import ledger
+from node.tasks.ports import RunSettings
+from node.tasks.runs import Runs, open_runs
 from node.verbs.access import Access
 from node.verbs.fleet import Fleet
 from node.verbs.hive import Hive
 from node.verbs.machines import Machines
+from node.verbs.runs import RunVerbs, busy
 from node.verbs.self import Itself
 from query.register import Register
 
@@ -177,7 +181,7 @@ async def _run_sightings(discovery: Discovery | None, gatehouse: Gatehouse, over
     if discovery is None:
         return
     async for sighting in discovery.sightings:
-        if sighting.instance != discovery.instance and sighting.tag == gatehouse.tag():
+        if sighting.instance != discovery.instance and gatehouse.knows_tag(sighting.tag):
             overlay.sighted(sighting.instance, tuple(str(Endpoint(host, port)) for host, port in sighting.addresses))
 
 
@@ -228,6 +232,7 @@ async def open_node(
         stack.callback(database.close)
         hive_db = stack.enter_context(closes(Database(home.hive_db, hive_store.SCHEMA)))
         sessions_db = stack.enter_context(closes(Database(home.sessions_db, sessions_store.SCHEMA, durable=False)))
+        tasks_db = stack.enter_context(closes(Database(home.tasks_db, ledger.SCHEMA)))
         register = stack.enter_context(closes(Register(home.grants_db)))
         listeners, bound = await _listen(settings)
         reach = Reach(bound, settings.advertise)
@@ -245,6 +250,7 @@ async def open_node(
         async with (
             _maybe_discovery(settings, reach, gatehouse) as discovery,
             open_curator(hive_db, replica, replica, sealer, read_clock) as curator,
+            _open_runs(home, settings, tasks_db, overlay, replica, identity, sealer) as runs,
             trio.open_nursery() as nursery,
         ):
             arrivals_in, arrivals = trio.open_memory_channel[Link](ARRIVALS_WAITING_MAX)
@@ -260,15 +266,48 @@ async def open_node(
             _start_sessions(nursery, watcher, fleet, knowledge)
             nursery.start_soon(access.run_revocations)
             machines = Machines(
-                identity, replica, overlay, pairing, database, discovery, boot, started, VERSION, reach.addresses,
-                reach.listening, live.warnings, live.runs, lambda: 0, read_clock, _dial_join,
+                identity, replica, overlay, pairing, database, discovery, gatehouse.knows_tag, boot, started, VERSION, reach.addresses,
+                reach.listening, live.warnings, live.runs, busy(runs), read_clock, _dial_join,
                 partial(decide_move, Path(home.data_dir)), over.set,
             )  # fmt: skip
             itself = Itself(home, machines, watcher, partial(live.reload, overlay.speak), ending.set)
-            verbs = _verbs(machines, fleet, knowledge, access, itself)
+            verbs = _verbs(machines, fleet, RunVerbs(replica, runs), knowledge, access, itself)
             yield Inside(verbs, partial(_agents, watcher), partial(_facts, machines), over)
             overlay.close_nowait("this machine stops")
             nursery.cancel_scope.cancel()
+
+
+def _open_runs(
+    home: Home,
+    settings: Settings,
+    database: Database,
+    overlay: Overlay,
+    replica: Replica,
+    identity: Identity,
+    sealer: FleetSealer,
+) -> AbstractAsyncContextManager[Runs]:
+    return open_runs(
+        settings=RunSettings(
+            settings.runs,
+            settings.tasks_slots,
+            settings.tasks_timeout_s,
+            settings.tasks_output_bytes_max,
+            settings.tasks_keep_d,
+            settings.tasks_sandbox,
+        ),
+        database=database,
+        channels=overlay,
+        directory=replica,
+        records=replica,
+        signing_key=identity.node,
+        mesh=identity.mesh,
+        sealer=sealer,
+        folder=home.tasks_dir,
+        environment=os.environ,
+        user=getpass.getuser(),
+        clock=read_clock,
+        entropy=secrets.token_bytes,
+    )
 
 
 def _start_sessions(nursery: trio.Nursery, watcher: Watcher, fleet: Fleet, knowledge: Hive) -> None:
@@ -298,7 +337,7 @@ def _facts(machines: Machines) -> dict[str, object]:
 
 
 def _verbs(
-    machines: Machines, fleet: Fleet, knowledge: Hive, access: Access, itself: Itself
+    machines: Machines, fleet: Fleet, runs: RunVerbs, knowledge: Hive, access: Access, itself: Itself
 ) -> Mapping[str, VerbHandler]:
     return {
         "status": machines.status,
@@ -311,6 +350,14 @@ def _verbs(
         "connect": machines.connect,
         "fleet": fleet.fleet,
         "session.show": fleet.session_show,
+        "run": runs.run,
+        "tasks": runs.tasks,
+        "task": runs.task,
+        "logs": runs.logs,
+        "wait": runs.wait,
+        "cancel": runs.cancel,
+        "inbox": runs.inbox,
+        "answer": runs.answer,
         "hive.status": knowledge.status,
         "hive.lessons": knowledge.lessons,
         "hive.show": knowledge.show,

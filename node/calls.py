@@ -218,8 +218,10 @@ def json_line(found: Mapping[str, object]) -> bytes:
 
 def error_line(error: MeshError) -> dict[str, object]:
     """Write an error as the answer that carries it."""
-    exit_code = outside(error).exit_code
-    return {"error": {"kind": error.kind, "message": error.message, "hint": error.hint, "exit": exit_code}}
+    found: dict[str, object] = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit": outside(error).exit_code}
+    if isinstance(error, Refused):
+        found["reason"] = error.reason
+    return {"error": found}
 
 
 def post_signal_untrusted(line: bytes, post: trio.MemorySendChannel[str]) -> None:

@@ -73,7 +73,7 @@ def _read_text(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise Damaged(f"{path} cannot be read: {error.strerror}", path=str(path), hint="check the file's rights") from None

@@ -5,13 +5,15 @@ from __future__ import annotations
 import secrets
 
 from mesh import store
-from mesh.base.clock import read_clock
+from mesh.base.clock import Now, read_clock
 from mesh.base.db import Database
 from mesh.base.names import NodeId, base32
 from mesh.handshake import Credentials, HelloCache, Initiator, Responder, discovery_tag
 from mesh.identity import GATE, Identity
 from mesh.members import Certified
 from mesh.replica import Replica
+
+HOUR_MS = 3_600_000
 
 
 class Gatehouse:
@@ -40,6 +42,14 @@ class Gatehouse:
     def tag(self) -> str:
         """What is announced on the LAN in this hour."""
         return base32(discovery_tag(self.gates()[0], read_clock()))
+
+    def knows_tag(self, tag: str | None) -> bool:
+        """Whether an announced tag is of this mesh: of this hour or a neighbouring one, since clocks differ."""
+        if tag is None:
+            return False
+        now = read_clock()
+        hours = (Now(now.wall_ms + shift * HOUR_MS, now.steady_s) for shift in (0, -1, 1))
+        return any(tag == base32(discovery_tag(gate, hour)) for hour in hours for gate in self.gates())
 
     def _check(self, chain: tuple[bytes, ...]) -> Certified:
         now_s = read_clock().wall_ms // 1000

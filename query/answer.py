@@ -157,6 +157,9 @@ class AskedBadly:
     message: str
 
 
+_State = tuple[str, int, int, int, int]
+"""A project and the file that answered for it: device, number, time, size."""
+
 Outcome = Answered | NotThere | TryLater | AskedBadly
 
 
@@ -174,7 +177,7 @@ class Desk:
         self._index_dir = index_dir
         self._clock = clock
         self._turns = trio.CapacityLimiter(SEARCHES_MAX)
-        self._idle: list[tuple[tuple[int, ...], Index]] = []
+        self._idle: list[tuple[_State, Index]] = []
 
     def close(self) -> None:
         """Close the index files."""
@@ -238,14 +241,14 @@ class Desk:
         finally:
             self._turns.release()
 
-    def _take(self, project: str) -> tuple[tuple[int, ...], Index]:
+    def _take(self, project: str) -> tuple[_State, Index]:
         """Take an open index that is still the file at its path, or open it."""
         path = index_path(self._index_dir, project)
         try:
             now = path.stat()
         except OSError:
             raise NoIndex("this project has no index here", reason="no_index") from None
-        state = (now.st_dev, now.st_ino, now.st_mtime_ns, now.st_size)
+        state = (project, now.st_dev, now.st_ino, now.st_mtime_ns, now.st_size)
         for at in range(len(self._idle) - 1, -1, -1):
             if self._idle[at][0] == state:
                 return self._idle.pop(at)
@@ -255,7 +258,7 @@ class Desk:
             raise Refused(f"{path.name} holds the project {index.meta.project}", reason="renamed")
         return state, index
 
-    def _give(self, state: tuple[int, ...], index: Index) -> None:
+    def _give(self, state: _State, index: Index) -> None:
         self._idle.append((state, index))
         if len(self._idle) > IDLE_INDEXES_MAX:
             self._idle.pop(0)[1].close()

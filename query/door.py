@@ -28,7 +28,7 @@ refusal's ``connection: close`` in another place than the routes do."""
 
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[\x21-\x7e]*) HTTP/1\.1\Z")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}):[ \t]*([\x20-\x7e\t\x80-\xff]*)\Z")
-_TARGET = re.compile(rb"/[A-Za-z0-9._~/-]*(?:\?[\x21-\x7e]*)?\Z")
+_TARGET = re.compile(rb"/(?:[A-Za-z0-9._~-]+/)*[A-Za-z0-9._~-]*(?:\?[\x21-\x7e]*)?\Z")
 _LENGTH = re.compile(rb"[0-9]{1,5}\Z")
 _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::[0-9]{1,5})?\Z")
 
@@ -48,10 +48,12 @@ class Hosts:
         names: Lower-case names and bracketed or plain addresses.
         any_address: Whether any IP address is fine: when the server listens on every interface. A name that a web page
             has bound to this machine still is not.
+        is_loopback: Whether only this machine reaches the server.
     """
 
     names: frozenset[str]
     any_address: bool = False
+    is_loopback: bool = True
 
     def allow(self, header: str) -> bool:
         """Whether a Host header is answered; any port is."""
@@ -72,7 +74,8 @@ def hosts_of(bound: str, names: Iterable[str] = ()) -> Hosts:
     address = bound.strip("[]")
     shown = f"[{address}]" if ":" in address else address
     wildcard = _is_address(address) and ipaddress.ip_address(address).is_unspecified
-    return Hosts(frozenset((*_LOOPBACK, shown.lower(), *(name.lower() for name in names))), wildcard)
+    loopback = address == "localhost" or (_is_address(address) and ipaddress.ip_address(address).is_loopback)
+    return Hosts(frozenset((*_LOOPBACK, shown.lower(), *(name.lower() for name in names))), wildcard, loopback)
 
 
 def _is_address(name: str) -> bool:

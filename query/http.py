@@ -39,7 +39,8 @@ def make_app(desk: Desk) -> QuartTrio:
     @app.post("/v1/projects/<project>/ask", provide_automatic_options=False)
     async def ask(project: str) -> Response:
         """Answer a question about one project: JSON ``{question, limit?}``, ``Authorization: Bearer``."""
-        if request.query_string or request.mimetype != "application/json":
+        exact = request.scope["path"] == f"/v1/projects/{project}/ask"
+        if not exact or request.query_string or request.mimetype != "application/json":
             return not_found()
         body = await request.get_data()
         assert isinstance(body, bytes)

@@ -22,7 +22,7 @@ from query.spans import LineTable, Span
 
 FORMAT = 1
 """Number of this schema; a file of another one must be built again."""
-CANDIDATES_MAX = 300
+CANDIDATES_MAX = 200
 """Best spans of each term that are weighed."""
 PAIRS_MAX = 8
 """Pairs of neighbouring words that are looked for."""

@@ -80,6 +80,8 @@ def run_serve(
         raise OurFault(f"{index_dir} cannot be made: {error.strerror}", hint="check the folder's rights") from error
     register = Register(grants_path)
     listener = _listen(host, port)
+    if not hosts_of(host).is_loopback:
+        print("hivemesh: reachable from other machines without encryption; put a TLS proxy in front", file=sys.stderr)
     try:
         files = [grants_path.with_name(grants_path.name + ending) for ending in ("", "-wal", "-shm")]
         reason = lock_up([index_dir], files)
@@ -172,10 +174,11 @@ class _Server:
             await trio.aclose_forcefully(stream)
             return
         self._open += 1
-        guarded = _GuardedStream(stream, self._hosts)
         try:
-            server = TCPServer(self._app, self._config, self._context, ConnectionState({}), cast("Any", guarded))
-            await server.run()
+            with trio.CancelScope() as whole:
+                guarded = _GuardedStream(stream, self._hosts, whole.cancel)
+                server = TCPServer(self._app, self._config, self._context, ConnectionState({}), cast("Any", guarded))
+                await server.run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError, h11.ProtocolError) as lost:
             _LOG.info("a connection ended early: %s", type(lost.exceptions[0]).__name__)
         finally:
@@ -203,22 +206,26 @@ class _GuardedStream:
     Args:
         stream: The connection.
         hosts: Which hosts are answered.
+        end: Ends everything that is done for this connection. The server behind would wait for its own idle limit after
+            the other side has left, and hold the connection's place meanwhile.
     """
 
-    def __init__(self, stream: trio.SocketStream, hosts: Hosts) -> None:
+    def __init__(self, stream: trio.SocketStream, hosts: Hosts, end: Callable[[], None]) -> None:
         self._stream = stream
         self._hosts = hosts
+        self._end = end
         self._held = b""
         self._rejected = False
         self._drained = trio.Event()
+        self._closed = trio.Event()
         self.socket = stream.socket
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Wait for the next whole request, written anew; empty when no more comes.
 
         Raises:
-            trio.ClosedResourceError: A time limit is over.
             trio.BrokenResourceError: The connection broke.
+            trio.ClosedResourceError: It was closed here.
         """
         del max_bytes
         while not self._rejected:
@@ -230,27 +237,29 @@ class _GuardedStream:
                 self._rejected, self._held = True, b""
                 return REFUSED
             if not await self._receive_more():
+                self._end()
                 return b""
-        return await self._drain()
+        await self._drain()
+        await self._closed.wait()
+        return b""
 
     async def _receive_more(self) -> bool:
-        """Add to what is held; False at the end of the stream."""
+        """Add to what is held; False where the other side has ended or a time limit is over."""
         if not self._held:
             with trio.move_on_after(IDLE_TIME_S):
                 self._held = bytes(await self._stream.receive_some(RECEIVE_BYTES))
-                return bool(self._held)
-            raise trio.ClosedResourceError
+            return bool(self._held)
         with trio.move_on_after(REQUEST_TIME_S):
-            while isinstance(admit_untrusted(self._held, self._hosts), type(None)):
+            while admit_untrusted(self._held, self._hosts) is None:
                 more = bytes(await self._stream.receive_some(RECEIVE_BYTES))
                 if not more:
                     return False
                 self._held += more
             return True
-        raise trio.ClosedResourceError
+        return False
 
-    async def _drain(self) -> bytes:
-        """Throw away what follows a refusal, up to a limit, so that the refusal is not lost to a reset; then end."""
+    async def _drain(self) -> None:
+        """Throw away what follows a refusal, up to a limit, so that the refusal is not lost to a reset."""
         left = LINGER_BYTES_MAX
         try:
             with trio.move_on_after(LINGER_TIME_S):
@@ -258,7 +267,6 @@ class _GuardedStream:
                     left -= len(more)
         finally:
             self._drained.set()
-        return b""
 
     async def send_all(self, data: bytes) -> None:
         """Send, or break the connection when the other side does not take it in time.
@@ -281,3 +289,4 @@ class _GuardedStream:
             with trio.move_on_after(2 * LINGER_TIME_S, shield=True):
                 await self._drained.wait()
         await trio.aclose_forcefully(self._stream)
+        self._closed.set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ PENDING_MAX = 1024
 BUSY_TIMEOUT_MS = 5_000
 JOURNAL_BYTES_MAX = 16 << 20
 CACHE_KIB = 4_096
-READ_STEPS = 1_000
+READ_STEPS = 4_000
 """SQLite instructions between two looks at the clock of a bounded read."""
 _NETWORK_FILE_SYSTEMS = {0x6969: "NFS", 0xFF534D42: "CIFS", 0xFE534D42: "SMB2", 0x517B: "SMB", 0x65735546: "FUSE"}
 
@@ -70,8 +71,18 @@ def fault_of(error: apsw.Error, path: Path) -> Exception:
 
 
 def _connect(path: Path, schema: Sequence[str], *, durable: bool) -> apsw.Connection:
-    """Open, check and migrate; the caller translates errors."""
+    """Open, check and migrate; the caller translates errors. A file that is refused is left as it was."""
     connection = apsw.Connection(str(path))
+    try:
+        _prepare(connection, path, schema, durable=durable)
+    except BaseException:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: apsw.Connection, path: Path, schema: Sequence[str], *, durable: bool) -> None:
     connection.set_busy_timeout(BUSY_TIMEOUT_MS)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
@@ -82,7 +93,6 @@ def _connect(path: Path, schema: Sequence[str], *, durable: bool) -> apsw.Connec
     if connection.execute("PRAGMA quick_check(1)").get != "ok":
         raise apsw.CorruptError("quick_check")
     _migrate(connection, path, schema)
-    return connection
 
 
 def _migrate(connection: apsw.Connection, path: Path, schema: Sequence[str]) -> None:
@@ -154,9 +164,9 @@ class Database:
     def __init__(self, path: Path, schema: Sequence[str], *, durable: bool = True) -> None:
         self.path = path
         _refuse_network_disk(path)
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise Damaged(f"{path} is not a file", path=str(path), hint="move it away")
         try:
+            if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+                raise Damaged(f"{path} is not a file", path=str(path), hint="move it away")
             if not path.exists():
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._writer = _connect(path, schema, durable=durable)
@@ -169,6 +179,7 @@ class Database:
         except OSError as error:
             raise OurFault(f"{path} cannot be opened: {error.strerror}", hint="check the folder's rights and the disk") from error
         self._pending: list[_Pending] = []
+        self._turn = threading.Lock()
         self._lock: trio.Lock | None = None
         self._places: trio.Semaphore | None = None
 
@@ -228,24 +239,39 @@ class Database:
         return entry.result.unwrap()  # type: ignore[no-any-return]
 
     def _run_batch(self, batch: list[_Pending]) -> None:
-        """Run every entry in its own savepoint of one transaction; a failed commit fails them all."""
+        """Run every entry in its own savepoint of one transaction; a failed commit fails them all.
+
+        A blocking write waits here for the batch that runs in a thread: SQLite's connection takes one at a time.
+        """
+        with self._turn:
+            self._run_transaction(batch)
+
+    def _run_transaction(self, batch: list[_Pending]) -> None:
         writer = self._writer
         try:
             writer.execute("BEGIN IMMEDIATE")
             for entry in batch:
-                writer.execute("SAVEPOINT entry")
-                entry.result = outcome.capture(entry.work, writer)
-                if isinstance(entry.result, outcome.Error):
-                    if isinstance(entry.result.error, apsw.FullError):
-                        raise entry.result.error
-                    writer.execute("ROLLBACK TO entry")
-                writer.execute("RELEASE entry")
+                self._run_entry(entry)
             writer.execute("COMMIT")
         except apsw.Error as error:
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
             for entry in batch:
                 entry.result = outcome.Error(fault_of(error, self.path))
+
+    def _run_entry(self, entry: _Pending) -> None:
+        """Run one write; raises where SQLite gave up the whole transaction, which then fails every entry."""
+        writer = self._writer
+        writer.execute("SAVEPOINT entry")
+        entry.result = outcome.capture(entry.work, writer)
+        if isinstance(entry.result, outcome.Error):
+            error = entry.result.error
+            if isinstance(error, apsw.Error):
+                if isinstance(error, apsw.FullError) or not writer.in_transaction:
+                    raise error
+                entry.result = outcome.Error(fault_of(error, self.path))
+            writer.execute("ROLLBACK TO entry")
+        writer.execute("RELEASE entry")
 
 
 def write_whole(path: Path, schema: str, fill: Callable[[Connection], T]) -> T:

@@ -27,12 +27,14 @@ class Answered(MeshError):
     Args:
         kind: The error's kind, as the node named it.
         exit_code: What the command exits with.
+        reason: A stable word for scripts where the node refused, or empty.
     """
 
-    def __init__(self, message: str, *, kind: str, hint: str, exit_code: int) -> None:
+    def __init__(self, message: str, *, kind: str, hint: str, exit_code: int, reason: str = "") -> None:
         super().__init__(message, hint=hint)
         self.kind = kind  # type: ignore[misc]  # the node's word, which no class of this process stands for
         self.exit_code = exit_code
+        self.reason = reason
 
 
 class Conversation:
@@ -70,7 +72,7 @@ class Conversation:
                     self.result = answer["result"]
                     return
                 if "error" in answer:
-                    raise _answered(answer["error"])
+                    raise answered(answer["error"])
                 event = answer["event"]
                 count = event.get("bytes", 0) if event.get("kind") == "output" else 0
                 yield event, self._file.read(count) if count else b""
@@ -153,7 +155,7 @@ def _connect(home: Home) -> socket.socket:
         uid, _ = peer_of(connection)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         connection.close()
-        raise NotRunning(f"no node runs on {home.data_dir}", hint=_start_hint(home)) from None
+        raise NotRunning(f"no node runs on {home.data_dir}", hint="hivemesh up -d") from None
     except OSError as error:
         connection.close()
         raise OurFault(f"the node cannot be reached on {address}: {error.strerror or error}", hint="check the rights of that folder") from None
@@ -163,17 +165,13 @@ def _connect(home: Home) -> socket.socket:
     return connection
 
 
-def _start_hint(home: Home) -> str:
-    from shlex import quote
-
-    return f"hivemesh --home {quote(home.data_dir)} up -d" if home.one_folder else "hivemesh up -d"
-
-
-def _answered(found: Mapping[str, object]) -> Answered:
+def answered(found: Mapping[str, object]) -> Answered:
+    """Make an error of what a node said of its failure."""
     exit_code = found.get("exit")
     return Answered(
         str(found.get("message", "it failed")),
         kind=str(found.get("kind", "failed")),
         hint=str(found.get("hint", "")),
         exit_code=exit_code if isinstance(exit_code, int) and 0 < exit_code < 256 else 1,
+        reason=str(found.get("reason", "")),
     )

@@ -10,7 +10,7 @@ from node.home import find_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from node.home import Home
 
@@ -44,17 +44,28 @@ class Console:
         quiet: Whether notes are left out.
         verbose: Whether details are shown that most do not need.
         yes: Whether every question is answered with yes in advance.
+        commands: The names of the commands, to find them in advice.
     """
 
     def __init__(
-        self, home: str | None, environ: Mapping[str, str], *, as_json: bool = False, quiet: bool = False, verbose: bool = False, yes: bool = False
+        self,
+        home: str | None,
+        environ: Mapping[str, str],
+        *,
+        as_json: bool = False,
+        quiet: bool = False,
+        verbose: bool = False,
+        yes: bool = False,
+        commands: Iterable[str] = (),
     ) -> None:
+        self.commands = commands
         self.environ = environ
         self.as_json = as_json
         self.quiet = quiet
         self.verbose = verbose
         self.yes = yes
         self.home: Home = find_home(home, environ)
+        self._stated_home = home
 
     @property
     def on_terminal(self) -> bool:
@@ -82,8 +93,18 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Say something beside the answer that ``-q`` does not hide."""
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(self.advice(text) + "\n")
         sys.stderr.flush()
+
+    def advice(self, text: str) -> str:
+        """Make the commands in a text speak of the home this command spoke of, so that they work as they stand."""
+        if not self._stated_home or "hivemesh" not in text:
+            return text
+        import re
+        from shlex import quote
+
+        stated = f"hivemesh --home {quote(self._stated_home)} "
+        return re.sub(rf"\bhivemesh (?=(?:{'|'.join(self.commands)})\b)", lambda _: stated, text)
 
     def may_ask(self) -> bool:
         """Whether there is a person to ask: stdin and stderr are terminals."""

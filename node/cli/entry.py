@@ -9,7 +9,8 @@ import argparse
 import os
 import sys
 
-from mesh.base.errors import EXIT_OF_RUN_FAULT, MeshError, NotRunning, Usage, outside
+from mesh.base.errors import EXIT_OF_RUN_FAULT, MeshError, NotRunning, Refused, Usage, outside
+from node import VERSION
 from node.cli.client import Answered
 from node.cli.console import Console, shown
 
@@ -46,6 +47,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "hive": ("hive", "what the sessions taught"),
     "access": ("access", "what outsiders may ask"),
     "query": ("query", "index a project, ask it, serve it"),
+    "demo": ("demo", "the whole product on this machine, in under a minute"),
     "completion": ("completion", "print a script that completes commands in a shell"),
 }
 """Every command: its room in ``node.cli`` and what it does. The first stand in the short help."""
@@ -126,7 +128,9 @@ def main() -> int:
     """
     _mend_streams()
     given = _Globals(sys.argv[1:])
-    console = Console(given.home, os.environ, as_json=given.as_json, quiet=given.quiet, verbose=given.verbose, yes=given.yes)
+    console = Console(
+        given.home, os.environ, as_json=given.as_json, quiet=given.quiet, verbose=given.verbose, yes=given.yes, commands=COMMANDS
+    )
     try:
         if given.fault:
             raise given.fault
@@ -159,7 +163,10 @@ def _mend_streams() -> None:
 def _tell(error: MeshError, console: Console) -> int:
     """Say what went wrong, once: as JSON on stdout, or as lines on stderr."""
     if console.as_json:
-        console.json({"error": {"kind": error.kind, "message": error.message, "hint": error.hint}})
+        found = {"kind": error.kind, "message": error.message, "hint": console.advice(error.hint)}
+        if isinstance(error, (Answered, Refused)) and error.reason:
+            found["reason"] = error.reason
+        console.json({"error": found})
     else:
         console.warn(f"hivemesh: {shown(error.message)}")
         if error.hint:
@@ -175,9 +182,7 @@ def _dispatch(given: _Globals, console: Console) -> int:
         console.line(_help_text())
         return 0
     if name == "--version":
-        from importlib.metadata import version
-
-        console.json({"version": version("hivemesh")}) if console.as_json else console.line(f"hivemesh {version('hivemesh')}")
+        console.json({"version": VERSION}) if console.as_json else console.line(f"hivemesh {VERSION}")
         return 0
     if name not in COMMANDS:
         raise Usage(f"{name[:40]!r} is not a command of hivemesh", hint=_nearest(name))

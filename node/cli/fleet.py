@@ -145,7 +145,7 @@ def print_fields(console: Console, found: Mapping[str, Any], indent: str = "") -
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             console.line(f"{indent}{shown(key)}")
             for one in value:
-                console.line(f"{indent}  " + "  ".join(f"{shown(name)}={shown(deep)}" for name, deep in one.items()))
+                console.line(f"{indent}  " + "  ".join(f"{shown(name)}={_plain(deep)}" for name, deep in one.items()))
         else:
             console.line(f"{indent}{shown(key):<{width}}  {_plain(value)}")
 

@@ -21,6 +21,8 @@ _EXIT_OF_STATE = {"timed_out": 124, "cancelled": 130, "refused": EXIT_OF_RUN_FAU
 _EXIT_OF_REASON = {"not_found": 127, "not_executable": 126}
 FINAL = frozenset({"done", "failed", "cancelled", "timed_out", "refused", "lost"})
 """The states a run ends in."""
+WAITING = ("asking", "queued")
+"""The states in which nothing runs yet, which a person wants to know."""
 
 
 class Detached(OurFault):
@@ -88,17 +90,27 @@ def follow(conversation: Conversation, console: Console, *, show_output: bool = 
     known: dict[str, str] = {}
     with _interrupts(conversation, console, known, cancels=cancels):
         for event, data in conversation.events():
-            kind = event.get("kind")
-            if kind == "output" and show_output:
-                _show_output(console, event, data)
-            elif kind == "task":
+            if event.get("kind") == "output":
+                if show_output:
+                    _show_output(console, event, data)
+            elif event.get("kind") == "task":
                 known["task"] = str(_mapping(event.get("task")).get("task", ""))
-                console.note(f"run {known['task'][:12]}") if console.verbose else None
-            elif kind == "untracked":
-                _show_untracked(console, event)
-            elif kind == "state" and event.get("state") not in FINAL and (console.verbose or event.get("state") in ("asking", "queued")):
-                console.note(f"{shown(event.get('state'))}" + (f": {shown(event['reason'])}" if event.get("reason") else ""))
+            else:
+                _tell(console, event)
     return conversation.result
+
+
+def _tell(console: Console, event: Mapping[str, object]) -> None:
+    """Say what happens beside the output."""
+    kind = event.get("kind")
+    if kind == "untracked":
+        _tell_untracked(console, event)
+    elif kind == "note":
+        console.note(shown(event.get("text")))
+    elif kind == "gap":
+        console.warn(f"hivemesh: output from byte {shown(event.get('from'))} to {shown(event.get('to'))} was not kept")
+    elif kind == "state" and event.get("state") not in FINAL and (console.verbose or event.get("state") in WAITING):
+        console.note(f"{shown(event.get('state'))}" + (f": {shown(event['reason'])}" if event.get("reason") else ""))
 
 
 def _mapping(found: object) -> Mapping[str, object]:
@@ -116,13 +128,13 @@ def _show_output(console: Console, event: Mapping[str, object], data: bytes) -> 
     out.flush()
 
 
-def _show_untracked(console: Console, event: Mapping[str, object]) -> None:
+def _tell_untracked(console: Console, event: Mapping[str, object]) -> None:
     files = event.get("files")
-    names = files if isinstance(files, list) else []
+    listed = [_mapping(one) for one in files] if isinstance(files, list) else []
     console.note(f"{shown(event.get('count'))} untracked files travel along ({shown(event.get('bytes'))} bytes):")
-    for name in names:
-        console.note(f"  {shown(name)}")
-    if isinstance(event.get("count"), int) and event["count"] > len(names):  # type: ignore[operator]  # just checked
+    for one in listed:
+        console.note(f"  {shown(one.get('path'))}")
+    if event.get("count") != len(listed):
         console.note("  ...")
 
 
@@ -174,9 +186,11 @@ def end(task: Any, console: Console) -> int:
     code = exit_of_task(task)
     if console.as_json:
         console.json(task)
-    elif task.get("state") != "done" or task.get("exit_code"):
-        reason = f": {shown(task['reason'])}" if task.get("reason") else ""
-        exit_code = f" with exit code {task['exit_code']}" if task.get("exit_code") is not None else ""
-        say = console.note if task.get("state") in ("done", "failed") and exit_code else console.warn
-        say(f"hivemesh: {shown(task.get('state'))} on {shown(task.get('name'))}{exit_code}{reason}")
+    elif code:
+        own = task.get("state") in ("done", "failed") and task.get("exit_code") is not None
+        why = task.get("detail") or task.get("reason")
+        exit_code = f" with exit code {shown(task['exit_code'])}" if own else ""
+        text = f"hivemesh: {shown(task.get('state'))} on {shown(task.get('name'))}{exit_code}"
+        say = console.note if own else console.warn
+        say(text if why in (None, "exit", task.get("state")) else f"{text}: {shown(why)}")
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -92,6 +93,8 @@ def _code(stated: str | None, console: Console) -> str:
             code = sys.stdin.read(PASTE_CHARS_MAX)
     else:
         code = stated or console.environ.get("HIVEMESH_INVITE", "")
+    # What this command starts, a node first of all, needs no copy of the secret.
+    os.environ.pop("HIVEMESH_INVITE", None)
     if not code.strip():
         raise Usage("there is no invite to join with", hint="paste it into `hivemesh join -`, or set HIVEMESH_INVITE")
     return code

@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     try:
         return _start(console, args)
     except Answered as refusal:
-        if refusal.kind != "untracked" or console.yes or not console.may_ask():
+        if refusal.reason != "untracked" or console.yes or not console.may_ask():
             raise
         if not console.ask(f"{shown(refusal.message)} Send them?"):
             raise

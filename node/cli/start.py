@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from mesh.base.errors import MeshError, OurFault, outside
 from node.callers import Guard, ProcessKey, agents_behind_me, open_guard, refuse_agents_here
-from node.cli.client import Answered
+from node.cli.client import answered
 from node.cli.console import Console
 from node.config import Settings, load_settings
 from node.configfile import Value
@@ -98,8 +98,7 @@ def _read_report(console: Console, reading: int) -> dict[str, Any]:
             report += piece
     found = json.loads(report)
     if "error" in found:
-        error = found["error"]
-        raise Answered(error["message"], kind=error["kind"], hint=error["hint"], exit_code=error["exit"])
+        raise answered(found["error"])
     ready: dict[str, Any] = found["ready"]
     return ready
 
@@ -125,8 +124,10 @@ def _become_daemon(console: Console, overrides: Mapping[str, Value], behind: fro
             _be_node(console, overrides, behind, lambda facts: report({"ready": facts}), detached=True)
             code = 0
         except MeshError as error:
+            from node.calls import error_line
+
             code = outside(error).exit_code
-            report({"error": {"kind": error.kind, "message": error.message, "hint": error.hint, "exit": code}})
+            report(error_line(error))
     finally:
         if sys.exc_info()[0] is not None:
             traceback.print_exc()

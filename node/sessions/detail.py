@@ -5,8 +5,6 @@ Recent activity is not kept anywhere: a stored copy of what was said would be on
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +16,7 @@ from node.sessions.cost import ModelTotal, PriceTable, cost_of
 from node.sessions.fold import Redact
 from node.sessions.formats import BadLine, Kind, Row, one_line
 from node.sessions.inventory import SessionState, fleet_row
+from node.sessions.plain import read_plain
 from node.sessions.status import Life
 
 TAIL_BYTES_MAX = 512 << 10
@@ -159,21 +158,9 @@ def recent_events(agent: str, path: str, redact: Redact) -> list[dict[str, Any]]
 
 
 def _last_lines(path: str) -> list[bytes]:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return []
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            return []
-        start = max(0, status.st_size - TAIL_BYTES_MAX)
-        lines = os.pread(handle, TAIL_BYTES_MAX, start).split(b"\n")
-        return lines[1:] if start else lines
-    except OSError:
-        return []
-    finally:
-        os.close(handle)
+    """Read the whole lines at a file's end."""
+    lines = (read_plain(path, TAIL_BYTES_MAX, from_end=True) or b"").split(b"\n")
+    return lines[1:] if sum(map(len, lines)) + len(lines) - 1 == TAIL_BYTES_MAX else lines
 
 
 _PLAIN = {

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 
 from mesh.base.errors import Usage
 from mesh.base.names import project_from, project_name
 from node.sessions.inventory import Place
+from node.sessions.plain import read_plain
 
 FILE_BYTES_MAX = 64 << 10
 """Read of ``.git``, ``HEAD``, ``commondir`` and ``config``; what stands behind it is not seen."""
@@ -46,15 +46,8 @@ def read_place(cwd: str | None) -> Place:
 
 
 def _read(path: Path) -> str | None:
-    """Read the start of a plain file; None for anything else."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    with open(handle, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return None
-        return (file.read(FILE_BYTES_MAX) or b"").decode(errors="replace")
+    data = read_plain(path, FILE_BYTES_MAX, follow=True)
+    return None if data is None else data.decode(errors="replace")
 
 
 def _git_folder(marker: Path) -> Path | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from mesh.base.clock import Now
 from node.sessions.claude import NOTE_BYTES_MAX, parse_note_untrusted
 from node.sessions.formats import ProcessNote
+from node.sessions.plain import read_plain
 from node.sessions.status import Life
 
 NOTES_MAX = 500
@@ -107,7 +107,7 @@ class Processes:
         return list(found.values())
 
     def _read_note(self, name: str) -> ProcessNote | None:
-        data = _read(self._notes / name, NOTE_BYTES_MAX + 1)
+        data = read_plain(self._notes / name, NOTE_BYTES_MAX + 1)
         note = None if data is None else parse_note_untrusted(data)
         return note if note is not None and f"{note.pid}.json" == name else None
 
@@ -126,7 +126,7 @@ class Processes:
 
     def _stat(self, pid: int) -> list[str] | None:
         """Read ``/proc/PID/stat`` behind the program's name, which may hold anything; a zombie has ended."""
-        data = _read(self._proc / str(pid) / "stat", 4096)
+        data = read_plain(self._proc / str(pid) / "stat", 4096)
         if data is None:
             return None
         fields = data[data.rfind(b")") + 1 :].decode(errors="replace").split()
@@ -147,7 +147,7 @@ class Processes:
 
     def _children(self, pid: int) -> tuple[int | None, bool]:
         """Say when the youngest child began, and whether children can be listed here at all."""
-        data = _read(self._proc / str(pid) / "task" / str(pid) / "children", 64 << 10)
+        data = read_plain(self._proc / str(pid) / "task" / str(pid) / "children", 64 << 10)
         if data is None:
             return None, False
         starts = [status[19] for child in data.split()[:200] if (status := self._stat(int(child)))]
@@ -185,7 +185,7 @@ class Processes:
         return found
 
     def _codex_stat(self, pid: int, now: Now) -> list[str] | None:
-        name = _read(self._proc / str(pid) / "comm", 64)
+        name = read_plain(self._proc / str(pid) / "comm", 64)
         if name is None or not name.startswith(b"codex"):
             self._others[pid] = now.steady_s
             return None
@@ -204,25 +204,9 @@ class Processes:
         return sorted(paths)
 
 
-def _read(path: Path, bytes_max: int) -> bytes | None:
-    """Read the start of a plain file without following a link at its end; None where there is none."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return None
-        return os.read(handle, bytes_max)
-    except OSError:
-        return None
-    finally:
-        os.close(handle)
-
-
 def _boot_ms(proc: Path) -> int:
     """Read when this machine started, which process start times count from."""
-    for line in (_read(proc / "stat", 256 << 10) or b"").splitlines():
+    for line in (read_plain(proc / "stat", 256 << 10) or b"").splitlines():
         if line.startswith(b"btime "):
             return int(line.split()[1]) * 1000
     return 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -19,6 +18,7 @@ from mesh.base.clock import parse_rfc3339_ms
 from node.sessions import claude, codex
 from node.sessions.fold import Fold, FoldState, Label, Redact
 from node.sessions.formats import LINE_BYTES_MAX, BadLine, Row, Usage, salvage
+from node.sessions.plain import open_plain
 from node.sessions.store import Mark
 
 BLOCK_BYTES = 1 << 20
@@ -136,16 +136,12 @@ def read_new(found: Found, mark: Mark | None, budget_bytes: int, redact: Redact)
     Returns:
         What it says now, or None where it cannot be opened or is not a plain file.
     """
-    try:
-        handle = os.open(found.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    handle = open_plain(found.path)
+    if handle is None:
         return None
     with open(handle, "rb", buffering=0) as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            return None
         try:
-            return _read(file, status, found, mark, budget_bytes, redact)
+            return _read(file, os.fstat(handle), found, mark, budget_bytes, redact)
         except OSError:
             return None
 

@@ -218,7 +218,7 @@ def sessions_since(connection: Connection, since_ms: int, limit: int) -> list[Se
 def sessions_like(connection: Connection, prefix: str, limit: int) -> list[SessionRow]:
     """List the sessions whose id starts so, newest first."""
     rows = connection.execute(
-        "SELECT agent, session, last_ms, helpers, bad FROM sessions WHERE substr(session, 1, ?)=? ORDER BY last_ms DESC LIMIT ?",
+        "SELECT agent, session, last_ms, helpers, bad FROM sessions WHERE substr(session, 1, ?)=? ORDER BY last_ms DESC, session LIMIT ?",
         (len(prefix), prefix, limit),
     )
     return [SessionRow(*row) for row in rows]

@@ -240,8 +240,6 @@ class Watcher:
     def _consider(self, found: Found) -> None:
         if self._files.get(found.path) != (found.size, found.mtime_ns, found.inode):
             self._backlog[found.path] = found
-            if found.path not in self._files:
-                self._hot.append(found.path)
 
     def _batch(self) -> list[Found]:
         """Choose what this pass reads: the files changed last come first."""
@@ -317,6 +315,8 @@ class Watcher:
             touched |= {(state.body.agent, state.body.session) for state in self.listed()}
         for read in reads:
             mark = read.mark
+            if mark.path not in self._files and len(self._hot) < 2 * HOT_FILES_MAX:
+                self._hot.append(mark.path)
             self._files[mark.path] = (mark.size, mark.mtime_ns, mark.inode)
             touched.add((mark.agent, mark.session))
             if not read.more:

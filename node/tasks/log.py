@@ -113,6 +113,7 @@ class LogWriter:
         except OSError:
             self.lost_bytes += len(payload)
             self._leave()
+            self._drop_empty()
         self.end += len(payload)
 
     def _write_whole(self, frame: bytes) -> None:
@@ -136,8 +137,6 @@ class LogWriter:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._fd = os.open(segment_path(self.folder, self.end), flags, 0o600)
-        if self._segments and self._segments[-1][0] == self.end:
-            return
         self._segments.append([self.end, 0])
 
     def _leave(self) -> None:
@@ -145,6 +144,12 @@ class LogWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _drop_empty(self) -> None:
+        """Remove a segment that a full disk left without a frame, so that a flood leaves no crowd of them."""
+        if self._segments and self._segments[-1][1] == 0:
+            start, _ = self._segments.pop()
+            os.unlink(segment_path(self.folder, start))
 
     def _make_room(self) -> None:
         """Delete middle segments, oldest first, until one more fits."""

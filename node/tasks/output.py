@@ -72,7 +72,7 @@ class LogReader:
         while not pieces:
             if self._fd < 0 and not self._enter(pieces):
                 break
-            if pieces or self._read_segment(pieces):
+            if pieces or self._fd < 0 or self._read_segment(pieces):
                 continue
             if not self._has_successor():
                 break
@@ -112,20 +112,23 @@ class LogReader:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             self._fd = os.open(segment_path(self._folder, start), flags)
-        except FileNotFoundError:
-            return self._start < start and self._reopen(start)
+        except OSError:
+            return self._pass_over(start)
         self._start = self._payload_at = start
         self._file_at = 0
         return True
 
-    def _reopen(self, gone: int) -> bool:
-        """Go on behind a segment that was cut between the look at the folder and the open."""
+    def _pass_over(self, gone: int) -> bool:
+        """Go on behind a segment that was cut between the look at the folder and the open, or cannot be read."""
         self._start = gone
         return True
 
     def _read_segment(self, pieces: list[_Growing | Gap]) -> bool:
         """Read whole frames of the open segment; whether there was one."""
-        data = os.pread(self._fd, READ_BYTES, self._file_at)
+        try:
+            data = os.pread(self._fd, READ_BYTES, self._file_at)
+        except OSError:
+            return False
         at = 0
         while at + HEAD_BYTES <= len(data):
             stream, size = data[at], int.from_bytes(data[at + 1 : at + HEAD_BYTES], "big")

@@ -34,8 +34,8 @@ from node.tasks.outgoing import Outgoing
 from node.tasks.output import LogReader, Piece, log_end
 from node.tasks.ports import DISK_FREE_BYTES_MIN, FreeBytes, RunSettings, RunTimes, Sealer, free_bytes
 from node.tasks.repository import Snapshot, find_repository, take_snapshot
-from node.tasks.sweeping import run_sweeps
-from node.tasks.task import REQUESTED, Key, Task, task_json
+from node.tasks.sweeping import run_sweeps, sweep_strays
+from node.tasks.task import FINAL, REQUESTED, Key, Task, task_json
 from node.tasks.workshop import Workshop
 
 REQUESTED_MAX = 256
@@ -243,6 +243,23 @@ class Runs:
         finally:
             reader.close()
 
+    async def watch(self, key: Key) -> AsyncIterator[Task]:
+        """Follow a task's state.
+
+        Yields:
+            The task now, and again each time its state is another one, the final one last.
+        """
+        told = ""
+        while told not in FINAL:
+            news = self._ground.pulses.next(key)
+            task = self._ground.ledger.get(key)
+            assert task is not None, "only recorded tasks are watched"
+            if task.state != told:
+                told = task.state
+                yield task
+            else:
+                await news.wait()
+
     async def wait_final(self, key: Key) -> Task:
         """Wait until a task is over and its output is stored here.
 
@@ -313,7 +330,7 @@ class Runs:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(mode=0o700, parents=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise OurFault(f"{folder} cannot be made: {error.strerror}", hint="check the disk and the folder's rights") from error
 
@@ -362,7 +379,7 @@ async def open_runs(
     If cancelled: tasks run on under their supervisors; the ledger says where each stands.
     """
     times = times or RunTimes()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder(folder)
     ground = Ground(
         settings=settings,
         times=times,
@@ -386,6 +403,7 @@ async def open_runs(
     approvals = Approvals(ground)
     workshop = Workshop(ground, approvals)
     outgoing = Outgoing(ground)
+    await sweep_strays(ground)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(workshop.run)
         nursery.start_soon(outgoing.run)

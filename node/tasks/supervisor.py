@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 import time
 
 from node.tasks.log import STDERR, STDOUT, LogWriter
+from node.tasks.processes import LINUX, descendants, send_signal, start_time
 
 READ_BYTES = 48 * 1024
 PIPE_BYTES = 1 << 20
@@ -30,8 +30,7 @@ UNKILLABLE_S = 30.0
 EXIT_BYTES = 4_096
 EXIT_TRIES = 600
 
-_LINUX = sys.platform == "linux"
-_SIGTERM, _SIGKILL, _SIGSTOP = 15, 9, 19 if _LINUX else 17
+_SIGTERM, _SIGKILL, _SIGSTOP = 15, 9, 19 if LINUX else 17
 _IGNORED_BY_PYTHON = (13, 25)
 _PR_SET_CHILD_SUBREAPER = 36
 _F_SETPIPE_SZ = 1031
@@ -52,7 +51,7 @@ class Order:
     def __init__(self, fields: dict[bytes, list[bytes]]) -> None:
         self.argv = fields[b"arg"]
         self.env = dict(pair.split(b"=", 1) for pair in fields.get(b"env", []))
-        self.cwd = fields[b"cwd"][0]
+        self.cwd = os.fsdecode(fields[b"cwd"][0])
         self.timeout_s = int(fields[b"timeout_ms"][0]) / 1000
         self.term_s = int(fields[b"term_ms"][0]) / 1000
         self.grace_s = int(fields[b"grace_ms"][0]) / 1000
@@ -75,59 +74,6 @@ def read_order(data: bytes) -> Order | None:
     return Order(fields)
 
 
-def parents() -> dict[int, int]:
-    """Read every process's parent from /proc; empty where there is none."""
-    found: dict[int, int] = {}
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return found
-    for name in names:
-        if name.isdigit():
-            fields = stat_fields(int(name))
-            if len(fields) > 1:
-                found[int(name)] = int(fields[1])
-    return found
-
-
-def stat_fields(pid: int) -> list[bytes]:
-    """Read the fields of a process's stat file from its state on (the parent is next, the start time the 20th)."""
-    try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except OSError:
-        return []
-    try:
-        return os.read(fd, 1024).rpartition(b")")[2].split()
-    except OSError:
-        return []
-    finally:
-        os.close(fd)
-
-
-def start_time(pid: int) -> int:
-    """Read when a process started, in ticks since boot; 0 where that cannot be known."""
-    fields = stat_fields(pid)
-    return int(fields[19]) if len(fields) > 19 else 0
-
-
-def descendants(root: int) -> list[int]:
-    """List the living descendants of a process, zombies left out."""
-    above = parents()
-    found, below = [], {root}
-    while below:
-        below = {pid for pid, parent in above.items() if parent in below}
-        found += [pid for pid in below if stat_fields(pid)[:1] != [b"Z"]]
-    return found
-
-
-def send_signal(pid: int, number: int) -> None:
-    """Signal a process that may be gone or not ours."""
-    try:
-        os.kill(pid, number)
-    except OSError:
-        return
-
-
 def search(command: bytes, path: bytes) -> list[bytes]:
     """List the files a command's name may mean, in order; relative entries of PATH never count."""
     if b"/" in command:
@@ -137,7 +83,7 @@ def search(command: bytes, path: bytes) -> list[bytes]:
 
 def widen(pipe: int) -> None:
     """Let a pipe hold a megabyte where the system allows; else its usual 64 KiB do."""
-    if not _LINUX:
+    if not LINUX:
         return
     import fcntl
 
@@ -149,7 +95,7 @@ def widen(pipe: int) -> None:
 
 def become_subreaper() -> None:
     """Have orphaned descendants come to this process instead of to init (Linux only)."""
-    if not _LINUX:
+    if not LINUX:
         return
     import ctypes
 
@@ -360,10 +306,10 @@ class Supervisor:
 
     def _signal_all(self, number: int) -> int:
         """Signal every descendant and the command's group; how many there were."""
-        found = descendants(os.getpid()) if _LINUX else []
+        found = descendants(os.getpid()) if LINUX else []
         for pid in found:
             send_signal(pid, number)
-        if self._status is None or not _LINUX:
+        if self._status is None or not LINUX:
             send_signal(-self._main, number)
         return len(found)
 
@@ -377,7 +323,7 @@ class Supervisor:
 
     def _finish(self, started_ms: int, error: int) -> None:
         """Put the output, then the exit status, safely on the disk."""
-        if not _LINUX and self._main:
+        if not LINUX and self._main:
             send_signal(-self._main, _SIGKILL)
         lines = {
             "outcome": self._outcome,

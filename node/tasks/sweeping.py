@@ -28,7 +28,6 @@ async def run_sweeps(ground: Ground) -> None:
 
     If cancelled: what was removed is removed; the next sweep does the rest.
     """
-    await sweep_strays(ground)
     while True:
         await sweep_old(ground)
         await trio.sleep(SWEEP_S)
@@ -47,7 +46,10 @@ async def sweep_old(ground: Ground) -> None:
 
 
 async def sweep_strays(ground: Ground) -> None:
-    """Remove folders of tasks that were never recorded, and what ended tasks worked with and a crash left."""
+    """Remove folders of tasks that were never recorded, and what ended tasks worked with and a crash left.
+
+    Only before anything is served: a task that is just arriving has a folder and no record.
+    """
     live = {folder_name(task.key) for side in (REQUESTED, WORKED) for task in ground.ledger.live(side)}
     strays: list[Path] = []
     for name in _folder_names(ground.folder):

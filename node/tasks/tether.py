@@ -17,7 +17,8 @@ from pathlib import Path
 import trio
 
 from mesh.base.errors import OurFault
-from node.tasks.supervisor import descendants, send_signal, start_time, write_order
+from node.tasks.processes import descendants, send_signal, start_time
+from node.tasks.supervisor import write_order
 
 ROOT = str(Path(__file__).resolve().parents[2])
 _CODE = "import sys; sys.path.append(sys.argv[1]); from node.tasks.supervisor import main; main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))"
@@ -274,10 +275,10 @@ def sweep(folder: Path, task: str) -> int:
 def _born(folder: Path) -> set[int]:
     """Read the main process from ``birth``, if it still is that process."""
     try:
-        pid, started = (folder / "birth").read_text("ascii").split()[2:4]
+        pid, started = map(int, (folder / "birth").read_text("ascii").split()[2:4])
     except (OSError, ValueError):
         return set()
-    return {int(pid)} if int(started) and start_time(int(pid)) == int(started) else set()
+    return {pid} if started and start_time(pid) == started else set()
 
 
 def _marked(marker: bytes) -> set[int]:

@@ -242,7 +242,7 @@ class Workshop:
         folder = self._ground.folder_of(key)
         with trio.move_on_after(TIDY_WAIT_S):
             # The supervisor's last word can be heard a moment before its lock is free.
-            while is_supervised(folder):
+            while is_supervised(folder):  # noqa: ASYNC110 - a file lock wakes nobody
                 await trio.sleep(TIDY_PAUSE_S)
             await remove_folders(*(folder / name for name in WORKED_WITH))
 

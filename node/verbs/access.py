@@ -124,7 +124,12 @@ class Access:
     async def publish(self) -> None:
         """Replicate what the register holds and the mesh does not yet."""
         granted, revoked = self.register.unpublished()
-        me = self.replica.me.node
+        me, now_ms = self.replica.me.node, read_clock().wall_ms
+        # What was published in a mesh this machine has left since is not in this one.
+        present = {entry.key for entry in self.replica.entries(GRANT) if entry.author == me}
+        new = {row.grant for row in granted}
+        missing = (r for r in self.register.list() if r.grant not in present | new and r.state(now_ms) == "active")
+        granted = [*granted, *missing]
         for row in granted:
             content = encode(row.body(me))
             assert len(content) <= ABOUT_BYTES_MAX

@@ -42,6 +42,7 @@ class Machines:
     """The parts these verbs ask.
 
     Attributes:
+        knows_tag: Whether an announced tag is of this mesh.
         advertised: Where this machine says it can be reached, ``host:port``.
         listening: Where it listens.
         busy: Tasks of this machine that are not final, asked or running.
@@ -55,6 +56,7 @@ class Machines:
     pairing: Pairing
     database: Database
     discovery: Discovery | None
+    knows_tag: Callable[[str | None], bool]
     boot: bytes
     started: Now
     version: str
@@ -328,14 +330,7 @@ class Machines:
         for member in self.replica.members():
             if set(addresses) & {*member.addresses, *store.addresses(self.database.reader, member.node)}:
                 return member.name
-        return "member" if tag is not None and tag in self._tags() else None
-
-    def _tags(self) -> set[str]:
-        from mesh.handshake import discovery_tag
-        from mesh.identity import GATE
-
-        now = self.read_clock()
-        return {base32(discovery_tag(gate, now)) for gate in store.secrets(self.database.reader, GATE).values()}
+        return "member" if self.knows_tag(tag) else None
 
     async def connect(self, call: Call) -> object:
         """Reach a known member at an address a person gives."""

@@ -54,5 +54,5 @@ def environ_of(home: str | os.PathLike[str]) -> dict[str, str]:
 def call_process(home: str | os.PathLike[str], *words: str, stdin: int | str = subprocess.DEVNULL, timeout_s: float = 10) -> Ran:
     """Call ``hivemesh`` as a process of its own."""
     given = {"input": stdin} if isinstance(stdin, str) else {"stdin": stdin}
-    done = subprocess.run([*PROGRAM, *words], env=environ_of(home), capture_output=True, text=True, timeout=timeout_s, check=False, **given)  # type: ignore[call-overload]
+    done = subprocess.run([*PROGRAM, *words], env=environ_of(home), capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False, **given)  # type: ignore[call-overload]
     return Ran(done.returncode, done.stdout, done.stderr)

@@ -82,14 +82,17 @@ def test_what_a_killed_run_left_behind_is_swept() -> None:
     gone.wait()
     name = f"{PREFIX}-{gone.pid}-1-orphan"
     subprocess.run(["ip", "netns", "add", name], check=True)
-    left = subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"])
+    left = subprocess.Popen(["ip", "netns", "exec", name, "sh", "-c", "echo inside; exec sleep 1000"], stdout=subprocess.PIPE)
     try:
+        assert left.stdout is not None
+        assert left.stdout.readline() == b"inside\n"
         assert name in sweep()
         assert name not in _namespaces()
         assert left.wait(timeout=5) != 0
     finally:
         left.kill()
         left.wait()
+        left.stdout.close()
 
 
 def test_a_lab_in_use_is_not_swept() -> None:

@@ -223,11 +223,11 @@ def test_patterns_written_by_hand(pattern: str, tool: str, subject: str, covered
         ("Bash", "*"), ("Bash", "* x"), ("Bash", "sudo *"), ("Bash", "env *"), ("Bash", "bash *"), ("Bash", "bash -c *"),
         ("Bash", "python *"), ("Bash", "python -c *"), ("Bash", "python -m *"), ("Bash", "ssh *"), ("Bash", "xargs *"),
         ("Bash", "eval *"), ("Bash", "git *"), ("Bash", "git -c *"), ("Bash", "docker exec *"), ("Bash", "make *"),
-        ("Bash", "X=* ls"), ("Bash", "ls > *"), ("Bash", "ls >"), ("Bash", "ls | *"), ("Bash", "ls * && bash *"),
+        ("Bash", "X=* ls"), ("Bash", "ls > *"), ("Bash", "ls | *"), ("Bash", "ls * && bash *"),
         ("Bash", "uv run *"), ("Bash", "timeout 5 *"), ("Bash", "/usr/bin/sudo *"), ("Bash", "l* x"),
         ("Bash", ""), ("Bash", " ls *"), ("Bash", "ls  *"), ("Bash", "ls *\n"), ("Bash", "ls \u202e*"), ("Bash", "ls \u200b*"),
         ("Bash", "ls *\\"), ("Bash", "ls **"), ("Bash", "ls " + "a* " * WILDCARDS_MAX + "*"), ("Bash", "x" * 513),
-        ("Bash", "ls \ud800*"), ("", "ls *"), ("B ash", "ls *"), ("exec_command", "ls *"), ("Read", "*"), ("Read", "/*"),
+        ("Bash", "ls \ud800*"), ("", "ls *"), ("B ash", "ls *"), ("Read", "*"), ("Read", "/*"),
         ("Read", "*/x"), ("Read", "~/*"), ("WebFetch", "https://*"), ("WebFetch", "https://*.dev/"), ("WebFetch", "*"),
         ("mcp__x", "*"),
     ],
@@ -243,6 +243,7 @@ def test_the_agents_names_of_one_tool_are_one() -> None:
     assert {tool_name(t) for t in ("Bash", "exec_command", "shell", "run_shell_command")} == {"Bash"}
     assert pattern_of("exec_command", "ls x") == pattern_of("Bash", "ls x")
     assert (kind_of("shell"), kind_of("Edit"), kind_of("WebFetch"), kind_of("Task")) == ("command", "path", "url", "other")
+    assert pattern_problem("shell", "ls *") == "the tool has no proper name"
     assert is_tool_name("Bash")
     assert not is_tool_name("shell")
 
@@ -259,8 +260,8 @@ _WORDS = st.sampled_from(
         "git", "push", "rm", "-rf", "--force", "ls", "cat", "sudo", "bash", "-c", "python", "-m", "x.py", "/", "*", "'a b'",
         "$X", "$(x)", "`x`", "&&", "||", ";", "|", "&", ">", "<", "<<EOF", "\n", "A=1", "https://h.dev/x", "~/.ssh/k",
         "token=abc123", "\\", '"', "#", "{", "}", "cd", "sub", "make", "curl", "-d", "+x", "é", "\u200b", "<secret>",
-    ]  # fmt: skip
-)
+    ]
+)  # fmt: skip
 _LINES = st.lists(_WORDS, max_size=10).map(" ".join) | st.text(max_size=40)
 
 

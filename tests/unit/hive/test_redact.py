@@ -171,8 +171,8 @@ _FRAGMENTS = st.sampled_from(
         *MADE_UP, *(secret for secret, _ in FORMS), *(text for text, _, _ in CONTEXTS), *(text for text, _, _ in TRACES),
         *UNTOUCHED, *sorted(PLACEHOLDERS), "password=", "token: ", "--secret ", "@", "://", "/home/", "-----BEGIN ",
         "PRIVATE KEY-----", "-----END ", '"', "'", "\\", " ", "\n", ":", "=", "<", ">", "key ", "a.b", "~",
-    ]  # fmt: skip
-)
+    ]
+)  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)

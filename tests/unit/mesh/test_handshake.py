@@ -208,7 +208,7 @@ def test_without_a_gate_key_of_the_mesh_nothing_is_answered():
 def test_an_older_gate_key_of_the_ring_opens_too():
     """SECURITY 8: a machine that slept through an epoch is let in."""
     two = Two(Mesh("two"))
-    two.gates = tuple(os.urandom(32) for _ in range(7)) + (GATE,)
+    two.gates = (*(os.urandom(32) for _ in range(7)), GATE)
     mine, theirs = two.link()
     assert mine.send_key == theirs.receive_key
     two.gates = two.gates[:7]

@@ -174,11 +174,20 @@ def test_what_the_root_may_author(cast: Cast, name: str):
 
 @pytest.mark.parametrize(("name", "role"), list(itertools.product(NUMBERS, Role)))
 def test_who_may_withdraw(cast: Cast, name: str, role: Role):
-    """A tombstone is its author's own; what is terminal cannot be taken back by anybody."""
+    """A tombstone is its author's own. What is terminal, or the mesh's own word, is never taken back, only superseded.
+
+    Else an admin could make a machine a stranger to everybody, itself included, without an expulsion anybody sees.
+    """
     record = cast.mesh.sign(cast.authors[role], NUMBERS[name], bytes(16), b"")
-    terminal = name in {"expulsion", "rotation", "grant revocation"}
-    allowed = not terminal and any(r == role for r, _ in ALLOWED[name])
+    final = name in BY_ROOT | {"rotation", "grant revocation"}
+    allowed = not final and any(r == role for r, _ in ALLOWED[name])
     assert cast.mesh.judge(record, cast.members) is (Verdict.ADMIT if allowed else Verdict.FORBIDDEN)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_root_withdraws_nothing(cast: Cast, name: str):
+    record = make(cast.mesh.root, cast.mesh.mesh, NUMBERS[name], bytes(16), cast.mesh.version(), b"")
+    assert cast.mesh.judge(record, cast.members) is Verdict.FORBIDDEN
 
 
 @pytest.mark.parametrize("name", NUMBERS)

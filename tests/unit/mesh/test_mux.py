@@ -154,6 +154,13 @@ def test_lane_queue_is_bounded() -> None:
     while a.send_message(bytes(1000)):
         queued += 1
     assert LANE_QUEUE_BYTES_MAX * 0.9 < queued * (1000 + FRAME_COST_BYTES) <= LANE_QUEUE_BYTES_MAX
+    b = Mux(initiator=False)
+    assert a.take_writable() == []
+    while arrived := move(a, b):
+        for event in arrived:
+            take(b, event)
+        move(b, a)
+    assert a.take_writable() == [GOSSIP_LANE]
 
 
 def test_at_most_half_of_the_channels_belong_to_each_side() -> None:

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.base.clock import Now
-from mesh.frames import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN
+from mesh.frames import PAYLOAD_BYTES_MIN
 from mesh.pace import (
+    BUDGET_BYTES_MAX,
     HOLD_S,
     PING_EVERY_S,
     PROBE_S,
@@ -34,15 +35,15 @@ def test_a_fast_line_gets_large_ones_and_small_talk_says_nothing() -> None:
     before = budget.bytes_max
     for _ in range(20):
         budget.sent(budget.bytes_max, 1e-4)
-    assert budget.bytes_max == PAYLOAD_BYTES_MAX > before
+    assert budget.bytes_max == BUDGET_BYTES_MAX > before
 
 
-@given(st.lists(st.tuples(st.integers(0, PAYLOAD_BYTES_MAX), st.floats(0, 1000)), max_size=50))
+@given(st.lists(st.tuples(st.integers(0, BUDGET_BYTES_MAX), st.floats(0, 1000)), max_size=50))
 def test_the_budget_stays_in_bounds(sends: list[tuple[int, float]]) -> None:
     budget = PayloadBudget()
     for size, took_s in sends:
         budget.sent(size, took_s)
-        assert PAYLOAD_BYTES_MIN <= budget.bytes_max <= PAYLOAD_BYTES_MAX
+        assert PAYLOAD_BYTES_MIN <= budget.bytes_max <= BUDGET_BYTES_MAX
 
 
 class Peer:

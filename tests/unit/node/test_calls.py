@@ -94,4 +94,5 @@ def test_no_bytes_raise_anything_but_refused_and_no_signal_raises_at_all(line):
 
 
 def test_an_error_says_kind_message_hint_and_exit():
-    assert error_line(Refused("no", hint="do")) == {"error": {"kind": "refused", "message": "no", "hint": "do", "exit": 5}}
+    assert error_line(Refused("no", hint="do")) == {"error": {"kind": "refused", "message": "no", "hint": "do", "exit": 5, "reason": "refused"}}
+    assert error_line(Usage("no"))["error"] == {"kind": "usage", "message": "no", "hint": "", "exit": 2}

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -36,7 +36,7 @@ def answering(home: Home, *answers: bytes) -> Iterator[list[bytes]]:
     def serve() -> None:
         for answer in answers:
             served, _ = listening.accept()
-            with served:
+            with served, suppress(BrokenPipeError, ConnectionResetError):
                 told.append(served.recv(100_000))
                 served.sendall(answer)
 
@@ -53,10 +53,8 @@ def answering(home: Home, *answers: bytes) -> Iterator[list[bytes]]:
 def test_without_a_node_the_hint_starts_one(home, tmp_path):
     with pytest.raises(NotRunning) as error:
         call(home, "status")
-    assert error.value.hint == f"hivemesh --home {tmp_path} up -d"
-    with pytest.raises(NotRunning) as error:
-        call(Home("/no", "/no", "/no", one_folder=False), "status")
     assert error.value.hint == "hivemesh up -d"
+    assert str(tmp_path) in error.value.message
 
 
 def test_a_socket_file_that_a_killed_node_left_is_no_node(home):

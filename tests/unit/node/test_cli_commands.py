@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import shlex
+import signal
 import subprocess
 
 import pytest
+import trio
 
 from mesh.base.errors import OurFault, Refused, Unreachable
 from node.cli.entry import COMMANDS
@@ -52,7 +55,7 @@ def is_remote(words: str) -> bool:
 
 
 def test_every_command_is_called_here():
-    assert {words.split()[0] for words in ASKING + ALONE} | {"up", "down", "join", "doctor", "query"} >= set(COMMANDS)
+    assert {words.split()[0] for words in ASKING + ALONE} | {"up", "down", "join", "doctor", "query", "demo"} >= set(COMMANDS)
 
 
 @pytest.mark.parametrize("words", ASKING)
@@ -65,8 +68,10 @@ def test_with_the_node_down_every_command_says_so(tmp_path, words):
     ran = call_here(tmp_path, "--json", *shlex.split(words))
     (found,) = as_json(ran)
     assert found["error"]["kind"] == "not_running"
-    assert found["error"]["hint"] == f"hivemesh --home {tmp_path} up -d"
+    assert found["error"]["hint"] == "hivemesh up -d"
     assert ran.err == ""
+    (found,) = as_json(call_here("/elsewhere", "--home", str(tmp_path), "--json", *shlex.split(words)))
+    assert found["error"]["hint"] == f"hivemesh --home {tmp_path} up -d", "the hint speaks of the home the command spoke of"
 
 
 @pytest.mark.parametrize("words", ASKING)
@@ -137,21 +142,35 @@ def test_what_needs_a_yes_is_refused_without_a_terminal_and_names_the_flag(tmp_p
     async def run(call):
         asked.append(call.flag("yes"))
         if not call.flag("yes"):
-            raise Untracked("60 untracked files (12 MB) would travel", hint="add --yes if they may")
+            raise Refused("60 untracked files (12 MB) would travel", reason="untracked", hint="add --yes if they may")
         return MANY["run"]
 
     with FakeDaemon(home, {"run": run}):
         ran = call_here(tmp_path, "run", "mini", "--", "true")
         assert ran.code == 125
         assert "--yes" in ran.err
+        assert as_json(call_here(tmp_path, "--json", "run", "mini", "--", "true"))[0]["error"]["reason"] == "untracked"
         assert call_here(tmp_path, "run", "mini", "--yes", "--", "true").code == 0
-    assert asked == [False, True]
+    assert asked == [False, False, True]
 
 
-class Untracked(Refused):
-    """Many or suspicious files would travel."""
+def test_a_person_at_a_terminal_is_asked_about_untracked_files(tmp_path):
+    async def run(call):
+        if not call.flag("yes"):
+            raise Refused("60 untracked files would travel.", reason="untracked", hint="add --yes if they may")
+        return MANY["run"]
 
-    kind = "untracked"
+    with FakeDaemon(find_home(str(tmp_path), {}), {"run": run}):
+        for typed, code in ((b"y\n", 0), (b"\n", 125)):
+            ours, theirs = pty.openpty()
+            process = subprocess.Popen([*PROGRAM, "run", "mini", "--", "true"], env=environ_of(tmp_path), stdin=theirs, stdout=theirs, stderr=theirs)
+            os.close(theirs)
+            asked = b""
+            while b"[y/N] " not in asked:
+                asked += os.read(ours, 1000)
+            os.write(ours, typed)
+            assert process.wait(10) == code
+            os.close(ours)
 
 
 def test_the_fleet_puts_what_needs_a_person_first(homes):
@@ -181,6 +200,26 @@ def test_watching_without_a_terminal_is_json_lines_until_the_node_ends(tmp_path)
         ran = call_here(tmp_path, "fleet", "--watch")
     assert [len(json.loads(line)["fleet"]) for line in ran.out.splitlines()] == [1, 2]
     assert ran.code == 1
+
+
+def test_watching_on_a_terminal_draws_anew_and_ctrl_c_ends_it(tmp_path):
+    async def fleet(call):
+        await call.event({"kind": "fleet", "fleet": [SESSION]})
+        await trio.sleep_forever()
+
+    with FakeDaemon(find_home(str(tmp_path), {}), {"fleet": fleet}) as daemon:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen([*PROGRAM, "fleet", "--watch"], env={**environ_of(tmp_path), "TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        drawn = b""
+        while b"working" not in drawn:
+            drawn += os.read(ours, 1000)
+        assert drawn.startswith(b"\x1b[H\x1b[2J")
+        assert b"\x1b[32mworking\x1b[0m" in drawn
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        os.close(ours)
+    assert daemon.cancelled == ["fleet"]
 
 
 def test_an_answer_is_bound_to_the_digest_of_what_the_inbox_showed(tmp_path):

@@ -63,6 +63,12 @@ def test_a_person_at_a_terminal_is_asked(typed, default, said):
     assert out == f"said {said}\n"
 
 
+def test_advice_speaks_of_the_home_the_command_spoke_of():
+    console = Console("/a b", {}, commands=["up", "run"])
+    assert console.advice("start it: hivemesh up -d, hivemesh runs, update hivemesh") == "start it: hivemesh --home '/a b' up -d, hivemesh runs, update hivemesh"
+    assert Console(None, {"HIVEMESH_HOME": "/x"}, commands=["up"]).advice("hivemesh up") == "hivemesh up"
+
+
 def test_colour_is_for_terminals_that_want_it(tmp_path, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

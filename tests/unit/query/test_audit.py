@@ -56,3 +56,8 @@ def test_escaped_text_is_plain_bounded_and_whole(text):
 
 def test_nobody_writes_into_the_log_through_a_question():
     assert escaped('a\r\n\x1b[2J"\u202e\x7f') == 'a\\r\\n\\u001b[2J\\"\\u202e\\u007f'
+
+
+def test_a_long_question_is_cut_between_escapes():
+    assert escaped("\0" * 600) == "\\u0000" * (QUESTION_BYTES_MAX // 6)
+    assert escaped("a" * 600) == "a" * QUESTION_BYTES_MAX

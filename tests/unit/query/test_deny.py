@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from query.deny import PATH_BYTES_MAX, format_of, is_denied, path_text_untrusted
 
-SENSITIVE = """
+SENSITIVE_TEXT = """
 .env .env.local prod.env .envrc config/.netrc .npmrc pip.conf id_rsa id_rsa.pub deploy/id_ed25519.bak known_hosts server.pem
 tls/server.key ca.crt store.jks vault.kdbx notes.asc backup.age client.ovpn kubeconfig-prod main.tfstate prod.tfvars
 service-account-prod.json app-credentials.json client_secret_1.json app.sqlite3 users.db dump.sql.gz site.bak trace.har
@@ -12,12 +12,15 @@ server.log rows.jsonl .bash_history wp-config.php local_settings.py appsettings.
 model.ipynb frame.parquet core.1234 transcript.md run-transcript.md secrets.yaml token.txt cookies.json credentials
 .git/config .ssh/readme.md .aws/notes.md node_modules/a/readme.md vendor/lib/doc.md .venv/x.py secrets/readme.md
 private/plan.md keys/how.md a/.claude/notes.md .aider.chat/notes.md build/page.md certs/x.md credentials/use.md
-""".split()
-HARMLESS = """
+"""
+HARMLESS_TEXT = """
 README.md docs/secrets.md src/token.py docs/credentials.rst guide/cookies.md src/environment.py docs/private-api.md
 docs/keys.md src/build.py docs/vendor.md tests/test_env.py docs/ssh.md src/core.py docs/log.md api/session.py
 docs/transcripts.md packages/secretary/readme.md docs/target.md src/database.py .github/CONTRIBUTING.md
-""".split()
+"""
+
+SENSITIVE = SENSITIVE_TEXT.split()
+HARMLESS = HARMLESS_TEXT.split()
 
 
 @pytest.mark.parametrize("path", SENSITIVE)

@@ -5,7 +5,15 @@ import pytest
 
 from mesh.base.errors import OurFault, Usage
 from query import gitsource
-from query.gitsource import FILE_BYTES_MAX, find_repository, head_commit, list_tree, open_blobs, project_of, run_git
+from query.gitsource import (
+    FILE_BYTES_MAX,
+    find_repository,
+    head_commit,
+    list_tree,
+    open_blobs,
+    project_of,
+    run_git,
+)
 
 
 def test_only_committed_bytes_are_seen(kettle, run_git):
@@ -100,11 +108,8 @@ def test_too_many_entries_are_refused(kettle, monkeypatch):
 
 
 def test_a_git_that_ends_is_a_fault_of_ours(kettle):
-    with open_blobs(kettle) as blobs:
+    with open_blobs(kettle) as blobs, open(os.devnull, "wb") as nowhere:
         blobs._input.close()
-        blobs._input = open(os.devnull, "wb")
-        try:
-            with pytest.raises(OurFault, match="git ended"):
-                blobs.read("0" * 40)
-        finally:
-            blobs._input.close()
+        blobs._input = nowhere
+        with pytest.raises(OurFault, match="git ended"):
+            blobs.read("0" * 40)

@@ -4,7 +4,6 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import trio
@@ -227,7 +226,7 @@ def test_a_prefix_must_name_one(register, noon, monkeypatch):
     grant(register, noon)
     grant(register, noon)
     with pytest.raises(Usage, match="ambiguous"):
-        register.revoke(base32(b"samesame"), noon)
+        register.revoke(base32(b"samesame")[:12], noon)
 
 
 def test_a_lost_pepper_is_damage(tmp_path, noon):
@@ -294,9 +293,24 @@ async def test_a_charge_survives_a_crash_after_its_answer(tmp_path, register, no
     copy = tmp_path / "crashed"
     copy.mkdir()
     for name in ("grants.db", "grants.db-wal", "grants.pepper"):
-        source = tmp_path / name
-        (copy / name).write_bytes(source.read_bytes())
-        Path(copy / name).chmod(0o600)
+        (copy / name).write_bytes((tmp_path / name).read_bytes())
     after = await trio.to_thread.run_sync(Register, copy / "grants.db")
     assert after.list()[0].uses == 1
     after.close()
+
+
+async def test_commands_and_the_node_may_write_at_the_same_time(register, noon):
+    """A blocking grant beside a commit in a thread waits its turn; neither fails."""
+
+    async def mark():
+        for _ in range(100):
+            await register.mark_published([b"x" * 10], [])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mark)
+        nursery.start_soon(mark)
+        for _ in range(100):
+            grant(register, noon)
+            await trio.lowlevel.checkpoint()
+    assert len(register.list()) == 100
+    assert register.audit_break() is None

@@ -78,13 +78,13 @@ def test_a_private_key_is_hidden_to_its_end_or_to_a_limit():
 
 @pytest.mark.parametrize(
     "text",
-    ["-----BEGIN PRIVATE KEY-----" * 30_000, "password" * 100_000, "://a:" * 150_000, "eyJ" + "a" * 900_000, "token " * 150_000, "secret-" * 140_000, "A" * 1_000_000],
+    ["-----BEGIN PRIVATE KEY-----" * 30_000, "password" * 40_000, "://a:" * 60_000, "eyJ" + "a" * 300_000, "token " * 60_000, "secret-" * 50_000, "A" * 300_000],
     ids=["keys", "password", "address", "signed", "token", "named", "letters"],
 )
 def test_hostile_text_is_scanned_in_linear_time(text):
     began = time.process_time()
     secret_ranges(text)
-    assert time.process_time() - began < 5.0
+    assert time.process_time() - began < 3.0
 
 
 @given(st.text(max_size=300), st.sampled_from(sorted(PLANTED)), st.text(alphabet=" \n.,", min_size=1, max_size=5))

@@ -1,7 +1,20 @@
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from query.spans import SPAN_BYTES_MAX, LineTable, Outline, Span, cut, gather, heading_text, hidden_ranges, trimmed, without
+from query.spans import (
+    SPAN_BYTES_MAX,
+    LineTable,
+    Outline,
+    Span,
+    cut,
+    gather,
+    heading_text,
+    hidden_ranges,
+    trimmed,
+    without,
+)
 
 TEXTS = st.text(alphabet="ab é\n<!->:;,", max_size=400)
 
@@ -52,7 +65,7 @@ def test_gathered_blocks_cover_every_word_once(sizes):
     edges = [0]
     for size in sizes:
         edges.append(edges[-1] + size)
-    found = list(gather(data, zip(edges, edges[1:], strict=False)))
+    found = list(gather(data, itertools.pairwise(edges)))
     covered = [at for start, end in found for at in range(start, end)]
     assert len(covered) == len(set(covered))
     assert all(end - start <= SPAN_BYTES_MAX for start, end in found)
@@ -78,3 +91,10 @@ def test_headings_nest_and_end():
 def test_a_heading_is_one_bounded_line():
     assert heading_text("a\x1b[31m\n b") == "a [31m b"
     assert len(heading_text("x" * 5000)) == 200
+
+
+def test_a_long_line_is_cut_between_characters():
+    data = "wö".encode() * 2000
+    pieces = [data[start:end].decode() for start, end in cut(data, 0, len(data))]
+    assert "".join(pieces) == data.decode()
+    assert len(pieces) == 3

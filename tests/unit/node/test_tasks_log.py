@@ -1,0 +1,114 @@
+"""Appending to a task's log: segments, limits, torn ends, full disks."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from node.tasks.log import FRAME_BYTES_MAX, STDERR, STDOUT, LogWriter, segment_starts, whole_frames
+
+BIG = 1 << 30
+SMALL = 17 * FRAME_BYTES_MAX
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_nothing_printed_makes_no_file(tmp_path: Path):
+    writer = LogWriter(str(tmp_path / "log"), BIG)
+    writer.sync()
+    writer.close()
+    assert not (tmp_path / "log").exists() and segment_starts(str(tmp_path / "log")) == []
+
+
+def test_offsets_count_payload_of_both_streams(tmp_path: Path):
+    writer = LogWriter(str(tmp_path / "log"), BIG)
+    writer.append(STDOUT, b"abc")
+    writer.append(STDERR, b"de")
+    writer.append(STDOUT, b"")
+    assert writer.end == 5
+    assert (tmp_path / "log" / ("0" * 16)).read_bytes() == b"\1\0\0\0\3abc\2\0\0\0\2de"
+
+
+def test_a_torn_end_is_dropped_when_the_log_is_taken_up(tmp_path: Path):
+    writer = LogWriter(str(tmp_path / "log"), BIG)
+    writer.append(STDOUT, b"whole")
+    writer.close()
+    with (tmp_path / "log" / ("0" * 16)).open("ab") as file:
+        file.write(b"\1\0\0\0\5to")
+    again = LogWriter(str(tmp_path / "log"), BIG)
+    assert again.end == 5
+    again.append(STDERR, b"next")
+    assert (tmp_path / "log" / ("0" * 16)).read_bytes() == b"\1\0\0\0\5whole\2\0\0\0\4next"
+
+
+def test_the_limit_keeps_head_and_tail_and_is_never_passed(tmp_path: Path):
+    """O-X10: disk use stays under the limit at every moment, and what was cut is counted."""
+    folder = tmp_path / "log"
+    writer = LogWriter(str(folder), SMALL)
+    for n in range(200):
+        writer.append(STDOUT, b"%06d" % n + b"x" * 20_000)
+        assert size_of(folder) <= SMALL
+    starts = segment_starts(str(folder))
+    assert starts[0] == 0 and writer.end == 200 * 20_006
+    kept = sum(path.stat().st_size - 5 * path.read_bytes().count(b"\1\0\0") for path in folder.iterdir())
+    assert writer.cut_bytes == writer.end - kept > 0
+    assert (folder / f"{starts[0]:016x}").read_bytes()[5:11] == b"000000"
+    assert b"000199" in (folder / f"{starts[-1]:016x}").read_bytes()
+
+
+def test_a_tiny_write_costs_its_head_too(tmp_path: Path):
+    writer = LogWriter(str(tmp_path / "log"), SMALL)
+    for _ in range(SMALL // 3):
+        writer.append(STDOUT, b"x")
+    assert size_of(tmp_path / "log") <= SMALL
+
+
+def test_a_full_disk_leaves_a_gap_and_no_half_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """O-X13: the program goes on, the log says what it lost."""
+    folder = tmp_path / "log"
+    writer = LogWriter(str(folder), BIG)
+    writer.append(STDOUT, b"before")
+    real = os.write
+    budget = [4]
+
+    def scarce(fd: int, data: bytes) -> int:
+        if not budget[0]:
+            raise OSError(errno.ENOSPC, "full")
+        written = real(fd, data[: budget[0]])
+        budget[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", scarce)
+    writer.append(STDOUT, b"lost")
+    writer.append(STDOUT, b"lost too")
+    budget[0] = 1_000
+    writer.append(STDERR, b"after")
+    monkeypatch.undo()
+    assert (writer.lost_bytes, writer.end) == (12, 23)
+    assert segment_starts(str(folder)) == [0, 18]
+    assert (folder / ("0" * 16)).read_bytes() == b"\1\0\0\0\6before"
+    assert (folder / f"{18:016x}").read_bytes() == b"\2\0\0\0\5after"
+
+
+def test_a_gap_begins_a_new_segment(tmp_path: Path):
+    writer = LogWriter(str(tmp_path / "log"), BIG)
+    writer.append(STDOUT, b"abc")
+    writer.skip_to(2)
+    assert writer.end == 3
+    writer.skip_to(100)
+    writer.append(STDOUT, b"def")
+    writer.sync()
+    assert segment_starts(str(tmp_path / "log")) == [0, 100] and writer.end == 103
+
+
+def test_whole_frames_stop_at_the_first_unsound_one():
+    frame = b"\1\0\0\0\2ab"
+    assert whole_frames(frame * 2 + b"\1\0\0") == (14, 4)
+    assert whole_frames(frame + b"\3\0\0\0\1a") == (7, 2)
+    assert whole_frames(frame + b"\1\0\0\0\0") == (7, 2)
+    assert whole_frames(frame + b"\1\xff\xff\xff\xff" + b"a" * 100) == (7, 2)

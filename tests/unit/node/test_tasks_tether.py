@@ -1,0 +1,98 @@
+"""Finding supervisors again: locks that cannot lie, exit files, re-attaching."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import trio
+
+from mesh.base.errors import OurFault
+from node.tasks.tether import Work, is_supervised, launch, prepare_folder, read_exit, reattach, sweep
+
+DEADLINE_S = 20
+
+
+def work(folder: Path, script: str) -> Work:
+    env = {"PATH": os.environ["PATH"], "HIVEMESH_TASK": folder.name}
+    return Work((b"sh", b"-c", script.encode()), env, folder / "tree", 60, 0.3, 0.3, 1 << 24)
+
+
+async def test_a_living_supervisor_is_found_again_and_obeys(tmp_path: Path):
+    """O-X29: the second node of a home finds the first one's task by its lock."""
+    folder = tmp_path / "t"
+    prepare_folder(folder)
+    assert not is_supervised(folder) and reattach(folder) is None
+    with trio.fail_after(DEADLINE_S):
+        tether, process = await launch(folder, work(folder, "echo up; sleep 300"))
+        assert is_supervised(folder), "from before the process could run"
+        await tether.aclose()
+        again = reattach(folder)
+        assert again is not None
+        while not (folder / "birth").exists():
+            await trio.sleep(0.01)
+        again.cancel()
+        while await again.wait_news() is not None:
+            continue
+        await again.aclose()
+        await process.wait()
+    exit_ = read_exit(folder)
+    assert exit_ is not None and exit_.code == 130
+    assert not is_supervised(folder) and reattach(folder) is None
+
+
+async def test_the_supervisor_outlives_who_started_it(tmp_path: Path):
+    """A node that is killed takes no task with it."""
+    folder = tmp_path / "t"
+    prepare_folder(folder)
+    code = f"""
+import trio, os
+from pathlib import Path
+from node.tasks.tether import launch, Work
+folder = Path({str(folder)!r})
+async def main():
+    await launch(folder, Work((b"sh", b"-c", b"sleep 0.3; echo done"), {{"PATH": os.environ["PATH"]}}, folder / "tree", 60, 1, 1, 1 << 24))
+    os.kill(os.getpid(), 9)
+trio.run(main)
+"""
+    import sys
+
+    root = Path(__file__).parents[3]
+    node = await trio.run_process([sys.executable, "-c", code], check=False, cwd=root)
+    assert node.returncode == -9
+    with trio.fail_after(DEADLINE_S):
+        tether = reattach(folder)
+        while tether is not None and await tether.wait_news() is not None:
+            continue
+        if tether is not None:
+            await tether.aclose()
+    exit_ = read_exit(folder)
+    assert exit_ is not None and (exit_.code, exit_.output_bytes) == (0, 5)
+
+
+def test_a_folder_is_made_once(tmp_path: Path):
+    prepare_folder(tmp_path / "t")
+    assert (tmp_path / "t").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(OurFault):
+        prepare_folder(tmp_path / "t")
+    assert not is_supervised(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("text", ["", "outcome exited\n", "garbage", "outcome exited\nstatus x\n", "\0" * 10])
+def test_an_exit_file_that_is_not_whole_is_none(tmp_path: Path, text: str):
+    (tmp_path / "exit").write_text(text)
+    assert read_exit(tmp_path) is None
+
+
+def test_a_reused_pid_is_nobodys(tmp_path: Path):
+    """O-X15, O-X29: a living stranger's pid in the record, with another start time, is left alone."""
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        (tmp_path / "birth").write_text(f"1 1 {stranger.pid} 12345\n")
+        assert sweep(tmp_path, "no-such-task") == 0
+        for text in ("", "x", "1 2 3", "1 2 x y"):
+            (tmp_path / "birth").write_text(text)
+            assert sweep(tmp_path, "no-such-task") == 0
+        assert stranger.poll() is None
+        stranger.kill()
