@@ -167,12 +167,18 @@ def program_name(word: str) -> str:
 def _literal(word: str) -> str | None:
     """A word that is to stand in a pattern as it is: home folders shortened; None with a secret or a variable in it."""
     clean = redact(word)
-    return None if "$" in word or any(p in clean for p in PLACEHOLDERS) else clean
+    open_ended = "$" in word or "\ue000" in word or any(p in clean for p in PLACEHOLDERS)
+    return None if open_ended else clean
+
+
+def _assigned(word: str) -> str:
+    """``NAME=value`` as it stands in a pattern; a value that was redacted before keeps its placeholder."""
+    return word if "\ue000" in word else redact(word)
 
 
 def act_of(command: Command) -> Act | None:
     """Take one simple command apart; None where it runs what it is given, or is not understood."""
-    act = Act(front=[redact(assignment) for assignment in command.assignments])
+    act = Act(front=[_assigned(assignment) for assignment in command.assignments])
     words = _unwrapped(list(command.words), act.front)
     if not words:
         return None
@@ -218,7 +224,7 @@ def _unwrapped(words: list[str], front: list[str]) -> list[str] | None:
                 return None
             options, words = after
             while words and _ASSIGNMENT.match(words[0]):
-                options.append(redact(words.pop(0)))
+                options.append(_assigned(words.pop(0)))
             front += [*key.split(), *options]
         else:
             return words

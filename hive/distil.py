@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hive.patterns import pattern_of, tool_name
-from hive.redact import redact_fields, strip_hidden
+from hive.redact import TEXT_CHARS_MAX, redact, redact_fields, strip_hidden
 from hive.unit import (
     APPROVE,
     COUNT_MAX,
@@ -28,6 +28,8 @@ from hive.unit import (
 from mesh.base.names import project_from
 
 SOURCE_BYTES = 16
+CUT_MARK = "…"
+"""A subject that ends with it was cut by whoever read it."""
 FIELD_CHARS_MAX = 256
 SUBJECT_CHARS_MAX = 1024
 """Characters of a subject that are kept as an example, after redaction."""
@@ -64,7 +66,7 @@ def evidence_untrusted(observation: Observation, now_ms: int) -> Evidence | None
     """Redact an observation and find its topic: the one way into the hive's memory.
 
     Args:
-        observation: From an agent's files; its texts may hold anything.
+        observation: From an agent's files; its texts may hold anything, and may be redacted already.
         now_ms: This machine's clock; a later time of the observation counts as now.
 
     Returns:
@@ -72,9 +74,13 @@ def evidence_untrusted(observation: Observation, now_ms: int) -> Evidence | None
     """
     if len(observation.source_id) != SOURCE_BYTES or observation.verdict not in (APPROVE, DENY):
         return None
+    if observation.subject.endswith(CUT_MARK) or len(observation.subject) > TEXT_CHARS_MAX:
+        return None  # the end of a line may be the very thing that was decided
     project = project_from(redact_fields(observation.project[:FIELD_CHARS_MAX])) if observation.project.strip() else ""
-    tool = tool_name(observation.tool[:FIELD_CHARS_MAX])
-    pattern = pattern_of(tool, observation.subject, project=observation.project)
+    tool, subject = tool_name(observation.tool[:FIELD_CHARS_MAX]), redact(observation.subject)
+    if strip_hidden(observation.subject) != observation.subject:
+        return None
+    pattern = pattern_of(tool, subject, project=observation.project, redacted=True)
     if pattern is None:
         return None
     topic = Topic(f"project:{project}" if project else GLOBAL, PERMISSION, tool, pattern)
@@ -87,7 +93,7 @@ def evidence_untrusted(observation: Observation, now_ms: int) -> Evidence | None
         max(0, min(observation.at_ms, now_ms, TIME_MS_MAX)),
         redact_fields(observation.agent[:FIELD_CHARS_MAX]),
         redact_fields(observation.session[:FIELD_CHARS_MAX]),
-        " ".join(strip_hidden(redact_fields(observation.subject)).split())[:SUBJECT_CHARS_MAX],
+        " ".join(subject.split())[:SUBJECT_CHARS_MAX],
     )
 
 

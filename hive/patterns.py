@@ -36,6 +36,10 @@ _KINDS = {
 _TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}\Z")
 _URL = re.compile(r"(https?)://(?:[^/?#@\s]*@)?([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:]{2,39}\](?::[0-9]{1,5})?)(?:[/?#]|\Z)")
 _EXTENSION = re.compile(r".+(\.[A-Za-z0-9]{1,10})\Z")
+_PLACEHOLDER = re.compile("<(" + "|".join(sorted(word[1:-1] for word in PLACEHOLDERS)) + ")>")
+_STANDS_FOR = re.compile("[\ue000\ue001]")
+"""Private characters around a placeholder's word while a redacted line is taken apart."""
+_BLANKS = re.compile(r"[ \t]+")
 _BETWEEN = "\x1f"
 _TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/")
 
@@ -55,33 +59,43 @@ def kind_of(tool: str) -> str:
     return _KINDS.get(tool_name(tool), "other")
 
 
-def pattern_of(tool: str, subject: str, *, project: str = "") -> str | None:
+def pattern_of(tool: str, subject: str, *, project: str = "", redacted: bool = False) -> str | None:
     """Generalise what a tool was asked for.
 
     Args:
         tool: The agent's name of the tool.
-        subject: The command line, file path or address, as it was asked for, before redaction.
+        subject: The command line, file path or address, as it was asked for.
         project: The project's name; a folder of that name counts as its root, as everywhere in the product.
+        redacted: Whether ``<secret>`` and the like in it are placeholders. What an agent asks for now is not redacted:
+            to a shell ``<`` and ``>`` are redirections, and only then is the pattern safe to compare.
 
     Returns:
         A pattern of at most PATTERN_BYTES_MAX bytes without secrets, or None where nothing sound can be said: empty,
         too long, hidden characters, a secret where a literal would stand.
     """
-    tool, subject = tool_name(tool), unicodedata.normalize("NFC", subject.strip())
-    if not subject or len(subject) > SUBJECT_CHARS_MAX or strip_hidden(subject) != subject:
+    tool, subject = tool_name(tool), _trimmed(subject)
+    if not subject or len(subject) > SUBJECT_CHARS_MAX or strip_hidden(subject) != subject or _STANDS_FOR.search(subject):
         return None
     kind = kind_of(tool)
     if kind == "command":
-        pattern = commands.command_pattern(subject, project=project)
+        line = _PLACEHOLDER.sub("\ue000\\1\ue001", subject) if redacted else subject
+        pattern = commands.command_pattern(line, project=project)
         if pattern is None or pattern.count("*") > WILDCARDS_MAX or len(pattern.encode()) > PATTERN_BYTES_MAX:
             pattern = _exact(subject)
+        else:
+            pattern = pattern.replace("\ue000", "<").replace("\ue001", ">")
     elif kind == "path":
         pattern = _path_pattern(subject, project)
     elif kind == "url":
         pattern = _url_pattern(subject)
     else:
         pattern = _exact(subject)
-    return None if pattern is None or pattern_problem(tool, pattern) else pattern
+    return None if pattern is None or pattern_problem(tool, pattern) or redact(pattern) != pattern else pattern
+
+
+def _trimmed(subject: str) -> str:
+    """In normal form, without the blanks a shell ignores at the ends; other spaces are words to it."""
+    return unicodedata.normalize("NFC", subject.strip(" \t\n"))
 
 
 def _exact(subject: str) -> str | None:
@@ -89,7 +103,7 @@ def _exact(subject: str) -> str | None:
     clean = redact(subject)
     if "\n" in subject or any(word in clean for word in PLACEHOLDERS):
         return None
-    return " ".join(clean.replace("\\", "\\\\").replace("*", "\\*").split())
+    return _BLANKS.sub(" ", clean.replace("\\", "\\\\").replace("*", "\\*"))
 
 
 def _path_pattern(path: str, project: str) -> str | None:
@@ -223,7 +237,7 @@ def matches(pattern: str, tool: str, subject: str, *, project: str = "") -> bool
     if kind == "command":
         return _command_covered(pattern, subject, project)
     if kind == "path":
-        clean = _in_project(posixpath.normpath(redact(unicodedata.normalize("NFC", subject.strip()))), project)
+        clean = _in_project(posixpath.normpath(redact(_trimmed(subject))), project)
         asked, given = clean.split("/"), pattern.split("/")
         if len(asked) != len(given) or commands.is_sensitive(clean):
             return False
@@ -232,16 +246,17 @@ def matches(pattern: str, tool: str, subject: str, *, project: str = "") -> bool
 
 
 def _url_covered(pattern: str, subject: str) -> bool:
-    found = _URL.match(subject.strip())
-    if not found or "@" in subject.split("/", 3)[2]:
+    url = _trimmed(subject)
+    found = _URL.match(url)
+    if not found or "@" in url.split("/", 3)[2]:
         return False
     origin = f"{found[1]}://{found[2].lower()}"
-    return _covers(_segments(pattern), origin + (subject.strip()[len(origin) :] or "/"))
+    return _covers(_segments(pattern), origin + (url[len(origin) :] or "/"))
 
 
 def _command_covered(pattern: str, subject: str, project: str) -> bool:
     """Compare a hand-written pattern of one command with one command."""
-    act = commands.single_act(unicodedata.normalize("NFC", subject.strip()), project=project)
+    act = commands.single_act(_trimmed(subject), project=project)
     words = tokens(pattern)
     if act is None or any(word in commands.OPERATORS for word in words):
         return False

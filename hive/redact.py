@@ -27,7 +27,7 @@ PLACEHOLDERS = frozenset(
     f"<{word}>"
     for word in (
         "private-key", "aws-key", "github-token", "gitlab-token", "slack-token", "api-key", "google-key", "token",
-        "jwt", "credentials", "secret", "invite", "email", "user", "ip-address", "too-long", "redacted",
+        "jwt", "login", "secret", "invite", "email", "user", "ip-address", "too-long", "redacted",
     )
 )  # fmt: skip
 
@@ -128,7 +128,7 @@ def _without_credentials(found: re.Match[str]) -> str:
         cut = rest.rindex("@")  # a password with a slash in it
     else:
         return found[0]
-    return found[0] if rest[:cut] == "git" else f"://<credentials>{rest[cut:]}"
+    return found[0] if rest[:cut] == "git" else f"://<login>{rest[cut:]}"
 
 
 # Names that announce a secret: NAME=value, "name": "value", --name value, header: value.
@@ -152,7 +152,7 @@ _HEADER = re.compile(
     r"|(?:[Cc]ookie|COOKIE):\s{0,4}+(?P<cookie>[^\n\"'`<>]++)"
 )
 _LOGIN = re.compile(
-    r"(?<![\w-])(?P<flag>(?:-u|--user)(?:\s{1,4}|=)?[\"']?)(?P<login>[^\s:\"'<>/-][^\s:\"'<>/]{0,63}:(?![\d\s])[^\s\"'<>]++)"
+    r"(?<![\w-])(?P<flag>(?:-u|--user)(?:\s{1,4}|=)?[\"']?)(?P<login>[^\s:\"'<>/-][^\s:\"'<>/]{0,63}:(?![\d\s]|//)[^\s\"'<>]++)"
     r"|(?<!\w)(?P<tool>sshpass\s{1,4}-p\s{0,4}|mysql(?:dump|admin)?\s{1,4}(?:-u\s?\S{1,32}\s{1,4})?-p)(?P<typed>[^\s\"'<>]++)"
 )
 _INVITE = re.compile(r"(?<=hivemesh join )[^\s<>-][^\s<>]{11,}+|(?<=relay join )[^\s<>-][^\s<>]{11,}+")
@@ -182,7 +182,7 @@ def _without_header(found: re.Match[str]) -> str:
 
 
 def _drop_logins(text: str) -> str:
-    text = _LOGIN.sub(lambda found: f"{found['flag'] or found['tool']}<credentials>", text)
+    text = _LOGIN.sub(lambda found: f"{found['flag'] or found['tool']}<login>", text)
     return _INVITE.sub("<invite>", text)
 
 

@@ -77,10 +77,11 @@ def split_line(line: str) -> Line | None:
     Returns:
         The parts, or None where the line is opaque, empty or too long.
     """
-    if len(line) > LINE_CHARS_MAX or not line.strip():
+    trimmed = line.strip(" \t\n")
+    if len(line) > LINE_CHARS_MAX or not trimmed:
         return None
     try:
-        return _Splitter(line.strip()).run()
+        return _Splitter(trimmed).run()
     except _Opaque:
         return None
 

@@ -50,7 +50,8 @@ class Observation:
         session: That agent's name of its session.
         project: The project's name, or empty.
         tool: The agent's name of the tool.
-        subject: The command line, file path or address, as it was asked for.
+        subject: The command line, file path or address, as it was asked for or redacted; one that was cut ends with
+            an ellipsis, and nothing is learned from it.
         verdict: What the user said.
         at_ms: When, in milliseconds since 1970.
     """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import Enum
 
 from mesh.base.clock import Now
-from mesh.frames import PAYLOAD_BYTES_MIN
 
 HOLD_S = 0.010
 """One payload should not hold the link longer than this."""
 START_BYTES = 32 * 1024
+BUDGET_BYTES_MIN = 4 * 1024
 BUDGET_BYTES_MAX = 192 * 1024
 """Three whole channel messages. Measured on loopback: less costs more system calls, more leaves the caches."""
 
@@ -46,7 +46,7 @@ class PayloadBudget:
         if payload_bytes * 2 < self.bytes_max:
             return
         factor = min(2.0, max(0.5, HOLD_S / max(took_s, 1e-6)))
-        self.bytes_max = min(BUDGET_BYTES_MAX, max(PAYLOAD_BYTES_MIN, int(self.bytes_max * factor)))
+        self.bytes_max = min(BUDGET_BYTES_MAX, max(BUDGET_BYTES_MIN, int(self.bytes_max * factor)))
 
 
 class Verdict(Enum):

@@ -49,6 +49,8 @@ QUEUED_MESSAGES_MAX = 8
 USER_TIMEOUT_MS = 30_000
 KEEPALIVE_S = 15
 REFUSAL_CHARS_MAX = 200
+UPGRADE_BYTES_MAX = 256 * 1024
+"""What is read before the upgrade is done; the library would gather an endless refusal in memory."""
 
 _BINARY_FRAME = 0x82
 _MASKED = 0x80
@@ -86,12 +88,18 @@ class _Wire(trio.abc.Stream):
         self._stream = stream
         self._already_read = already_read
         self._sending = trio.StrictFIFOLock()
+        self.upgrade_bytes_left: int | None = UPGRADE_BYTES_MAX
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         if self._already_read:
             first, self._already_read = self._already_read, b""
             return first
-        return bytes(await self._stream.receive_some(max_bytes))
+        data = bytes(await self._stream.receive_some(max_bytes))
+        if self.upgrade_bytes_left is not None:
+            self.upgrade_bytes_left -= len(data)
+            if self.upgrade_bytes_left < 0:
+                raise trio.BrokenResourceError("an answer without end")
+        return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         async with self._sending:
@@ -269,6 +277,7 @@ async def _open_pipe(
             connection = None
             with guard.upgrading, suppress(*_LIBRARY_FAULTS):
                 connection = await upgrade(guard, wire)
+            wire.upgrade_bytes_left = None
             if connection is None:
                 raise _refusal(guard.fault, remote)
             yield Pipe(connection, wire, remote)

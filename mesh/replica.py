@@ -30,7 +30,7 @@ from mesh.schemas import BODIES
 
 PUSHES_WAITING_MAX = 1024
 SWEEP_S = 60.0
-EQUIVOCATIONS_KEPT_MAX = 256
+JUDGED_S = 0.25
 
 log = logging.getLogger("hivemesh.replica")
 
@@ -81,6 +81,7 @@ class Replica:
         self._watchers: list[tuple[frozenset[int], trio.MemorySendChannel[None]]] = []
         self._push_in, self.pushed = trio.open_memory_channel[Push](PUSHES_WAITING_MAX)
         self.members_now = self._fold()
+        self._judged: tuple[frozenset[NodeId], float, dict[NodeId, str]] | None = None
         self._heard: dict[NodeId, Heard] = {}
         self._seen_ms: dict[NodeId, int] = {}
         now = read_clock()
@@ -125,9 +126,13 @@ class Replica:
         return sorted((self._member(c, states[c.node], now) for c in others), key=lambda m: (m.name, m.node))
 
     def _states(self, now: Now) -> dict[NodeId, str]:
-        return presence.states(
-            self._identity.node_id, self.members_now.certificates, self._linked(), self._heard, now.steady_s
-        )
+        """Judge everybody; the judgement holds for a moment, since one command asks for every member."""
+        linked = frozenset(self._linked())
+        if self._judged is None or self._judged[0] != linked or now.steady_s >= self._judged[1]:
+            certificates = self.members_now.certificates
+            found = presence.states(self._identity.node_id, certificates, linked, self._heard, now.steady_s)
+            self._judged = (linked, now.steady_s + JUDGED_S, found)
+        return self._judged[2]
 
     def _member(self, certified: Certified, state: str, now: Now) -> Member:
         node, heard = certified.node, self._heard.get(certified.node)
@@ -203,10 +208,14 @@ class Replica:
 
         If cancelled: the register is published whole or not at all.
         """
-        record = make(self._identity.node, self._identity.mesh, kind, key, self._issue(), body)
-        verdict = self._judge(record)
+        name = rule_of(kind).name
+        try:
+            record = self.sign(kind, key, body)
+        except Malformed as malformed:
+            raise Refused(f"this machine may not publish that {name}: {malformed.message}", reason="unsound") from None
+        # This clock may be wrong, also back from a jump: whether the time fits is for the other machines to say.
+        verdict = self._judge(record, version_ms(record.version))
         if verdict is not Verdict.ADMIT:
-            name = rule_of(kind).name
             raise Refused(f"this machine may not publish that {name}: {verdict.value}", reason=verdict.name.lower())
         await self._keep([record], source=None)
         return record.record_id
@@ -299,7 +308,7 @@ class Replica:
             if self.holds(record.record_id):
                 arrived.append((record.record_id, False))
                 continue
-            verdict = self._judge(record)
+            verdict = self._judge(record, self._read_clock().wall_ms)
             forged += verdict is Verdict.FORGED
             # A record held back for its clock or for an unknown author is not refused for good: it is asked for again.
             refused = verdict not in (Verdict.ADMIT, Verdict.HOLD, Verdict.UNKNOWN_AUTHOR)
@@ -313,13 +322,9 @@ class Replica:
             await self._keep(sound, source)
         return Taken(tuple(arrived), forged)
 
-    def _judge(self, record: Record) -> Verdict:
+    def _judge(self, record: Record, now_ms: int) -> Verdict:
         return admit(
-            record,
-            mesh=self._identity.mesh,
-            author_of=self.members_now.author,
-            bodies=BODIES,
-            now_ms=self._read_clock().wall_ms,
+            record, mesh=self._identity.mesh, author_of=self.members_now.author, bodies=BODIES, now_ms=now_ms
         )
 
     async def _keep(self, records: Sequence[Record], source: NodeId | None) -> None:
@@ -331,6 +336,7 @@ class Replica:
 
     def _changed(self, records: Sequence[Record]) -> None:
         """Fold what changed and wake who watches."""
+        self._judged = None
         now = self._read_clock()
         if any(rule_of(r.kind).lane is Lane.CONTROL for r in records):
             self.members_now = self._fold()
@@ -340,15 +346,16 @@ class Replica:
         self.wake({record.kind for record in records})
 
     def wake(self, changed: Collection[int]) -> None:
-        """Wake the watchers of these kinds."""
-        for wanted, channel in self._watchers:
+        """Wake the watchers of these kinds; one whose reader has gone is forgotten."""
+        for watcher in list(self._watchers):
+            wanted, channel = watcher
             if not wanted.isdisjoint(changed):
                 try:
                     channel.send_nowait(None)
                 except trio.WouldBlock:
                     continue  # One wake is waiting already; its reader will see this change too.
                 except trio.BrokenResourceError:
-                    continue  # Its reader has gone.
+                    self._watchers.remove(watcher)
 
     async def run_sweep(self) -> None:
         """Delete expired records once a minute, until cancelled."""

@@ -52,7 +52,7 @@ def find_machine(text: str, members: Sequence[Member]) -> Member:
     elif not named:
         typed = text.replace("-", "").strip().lower()
         if len(typed) >= PREFIX_CHARS_MIN:
-            named = [m for m in present if fingerprint_text(m.public_key).replace("-", "").startswith(typed)]
+            named = [m for m in present if _starts(m, typed)]
     if len(named) == 1:
         return named[0]
     if named:
@@ -60,6 +60,11 @@ def find_machine(text: str, members: Sequence[Member]) -> Member:
         raise AmbiguousMachine(f"{len(named)} machines are called {text[:80]}", hint=f"say which: {listed}")
     known = ", ".join(title(m) for m in present[:CANDIDATES_MAX])
     raise NoSuchMachine(f"no machine is called {text[:80]}", hint=f"known: {known}" if known else "pair one: hivemesh invite")
+
+
+def _starts(member: Member, typed: str) -> bool:
+    """Whether typed characters begin a machine's fingerprint or are its id, whose last character stands for fewer bits."""
+    return fingerprint_text(member.public_key).replace("-", "").startswith(typed) or base32(member.node) == typed
 
 
 def namesakes(members: Sequence[Member]) -> dict[str, list[Member]]:

@@ -7,9 +7,6 @@ otherwise a second passes. There is no dependence on notifications of the file s
 
 from __future__ import annotations
 
-import heapq
-import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -31,18 +28,13 @@ from node.sessions.place import read_place
 from node.sessions.processes import Processes, Running
 from node.sessions.reading import Found, Read, read_new
 from node.sessions.store import Decision, Mark, Reading
-from node.sessions.survey import FILES_MAX, look, roots, walk
+from node.sessions.survey import Survey, roots
 
 PERIOD_S = 1.0
 PASS_BYTES_MAX = 32 << 20
 PASS_FILES_MAX = 500
-HOT_FILES_MAX = 300
-"""Files looked at in every pass: those changed last. The others are looked at in whole walks."""
-HOT_FOLDERS_MAX = 200
-WALK_PERIOD_S = 5.0
-WALK_REST = 100
-"""A whole walk is followed by at least this many times its own length without one."""
 PROCESS_PERIOD_S = 2.0
+"""Processes are looked at, and states judged by the clock alone, this often."""
 BRANCH_PERIOD_S = 10.0
 """How old the branch of a living session may be; the others' projects are read once."""
 PLACES_MAX = 2_000
@@ -97,21 +89,18 @@ class Watcher:
         self._redact = redact
         self._clock = clock
         self._prices = prices
-        self._roots = roots(claude_dir, codex_dir)
         self._listing = Listing(prices, redact, listed_h)
-        self._processes = Processes(claude_dir, self._roots[1][1])
+        self._listed_ms = listed_h * HOUR_MS
+        self._processes = Processes(claude_dir, roots(claude_dir, codex_dir)[1][1])
         self._sender, self.changed = trio.open_memory_channel[None](1)
         self._pass = trio.Lock()
-        self._files = {path: (size, mtime_ns, inode) for path, size, mtime_ns, inode in store.known_files(database.reader)}
-        self._folders: list[dict[str, int]] = [{} for _ in self._roots]
-        self._hot: list[str] = []
-        self._backlog: dict[str, Found] = {}
+        self._survey = Survey(claude_dir, codex_dir, store.known_files(database.reader))
         self._places: dict[str, tuple[Place, float]] = {}
-        self._next_walk_s = self._next_look_s = self._next_prune_s = float("-inf")
+        self._next_look_s = self._next_prune_s = float("-inf")
         self._running: list[Running] = []
         self.trouble = ""
         now = clock()
-        for row in store.sessions_since(database.reader, now.wall_ms - listed_h * HOUR_MS, KEPT_MAX):
+        for row in store.sessions_since(database.reader, now.wall_ms - self._listed_ms, KEPT_MAX):
             self._keep((row.agent, row.session))
 
     def listed(self) -> list[SessionState]:
@@ -120,7 +109,7 @@ class Watcher:
 
     def pids(self) -> list[int]:
         """List the processes of the agents' sessions that live, as of the last look."""
-        return [running.pid for running in self._running if running.pid is not None]
+        return [running.pid for running in self._running if running.pid is not None and running.life.state == "alive"]
 
     def missing(self) -> str:
         """Say why this system gives no evidence of processes, or nothing where it does."""
@@ -174,28 +163,34 @@ class Watcher:
         """
         async with self._pass:
             now = self._clock()
-            gone = await trio.to_thread.run_sync(self._look_at_files, now)
-            batch = self._batch()
-            work = [(found, self._mark_for(found)) for found in batch]
+            gone = await trio.to_thread.run_sync(self._survey.look, now)
+            work = [(found, self._mark_for(found)) for found in self._survey.next_files(PASS_FILES_MAX)]
             readings, reads, unreadable = await trio.to_thread.run_sync(self._read_batch, work)
             moved = [(mark.path, found.path) for found, mark in work if mark is not None and mark.path != found.path]
             decisions = 0
             if readings or gone or moved or now.steady_s >= self._next_prune_s:
                 decisions = await self._commit(readings, gone, moved, now)
+            self._survey.forget([*gone, *(old_path for old_path, _ in moved)])
             for found in unreadable:
-                self._files[found.path] = (found.size, found.mtime_ns, found.inode)
-                self._backlog.pop(found.path, None)
-            self._settle(reads, gone, moved)
-            if now.steady_s >= self._next_look_s:
-                self._running = await trio.to_thread.run_sync(self._processes.look, now)
-                self._next_look_s = now.steady_s + PROCESS_PERIOD_S
-                self._note_running(now)
-            await self._read_places(now)
-            changed = self._listing.update({cwd: place for cwd, (place, _) in self._places.items()}, now.wall_ms)
+                self._survey.note_read(found.path, found.size, found.mtime_ns, found.inode, more=False)
+            self._settle(reads, listed_again=bool(gone), now=now)
+            changed = await self._judge(now, anew=bool(readings or gone))
             if changed or decisions:
                 self._wake()
             size = sum(read.bytes_read for read in reads)
-            return ScanReport(len(reads), size, sum(r.lines for r in reads), decisions, changed, bool(self._backlog))
+            return ScanReport(len(reads), size, sum(r.lines for r in reads), decisions, changed, self._survey.waiting)
+
+    async def _judge(self, now: Now, *, anew: bool) -> bool:
+        """Say where every session stands, when something was read and whenever the processes were looked at."""
+        look = now.steady_s >= self._next_look_s
+        if look:
+            self._running = await trio.to_thread.run_sync(self._processes.look, now)
+            self._next_look_s = now.steady_s + PROCESS_PERIOD_S
+            self._note_running(now)
+        if not (look or anew):
+            return False
+        await self._read_places(now)
+        return self._listing.update({cwd: place for cwd, (place, _) in self._places.items()}, now.wall_ms)
 
     def _wake(self) -> None:
         try:
@@ -203,54 +198,12 @@ class Watcher:
         except trio.WouldBlock:
             return
 
-    def _look_at_files(self, now: Now) -> list[str]:
-        """Fill the backlog with what changed; returns the files that are gone. Runs in a worker thread."""
-        if now.steady_s >= self._next_walk_s:
-            return self._walk_all(now)
-        for index, (agent, root) in enumerate(self._roots):
-            folders = self._folders[index]
-            for folder in [root, *heapq.nlargest(HOT_FOLDERS_MAX, folders, key=folders.__getitem__)]:
-                if _mtime_ns(folder) != folders.get(folder):
-                    for found in walk(agent, root, folder, folders):
-                        self._consider(found)
-        for path in self._hot:
-            found_now = look(*self._root_of(path), path)
-            if found_now is not None:
-                self._consider(found_now)
-        return []
-
-    def _walk_all(self, now: Now) -> list[str]:
-        """Look at every transcript there is."""
-        begun_s = time.monotonic()
-        seen: dict[str, int] = {}
-        for index, (agent, root) in enumerate(self._roots):
-            self._folders[index] = {}
-            for found in walk(agent, root, root, self._folders[index]):
-                if len(seen) < FILES_MAX:
-                    seen[found.path] = found.mtime_ns
-                    self._consider(found)
-        self._hot = heapq.nlargest(HOT_FILES_MAX, seen, key=seen.__getitem__)
-        self._next_walk_s = now.steady_s + max(WALK_PERIOD_S, WALK_REST * (time.monotonic() - begun_s))
-        return [path for path in self._files if path not in seen]
-
-    def _root_of(self, path: str) -> tuple[str, str]:
-        """Say whose folder a path lies in."""
-        return self._roots[path.startswith(self._roots[1][1] + os.sep)]
-
-    def _consider(self, found: Found) -> None:
-        if self._files.get(found.path) != (found.size, found.mtime_ns, found.inode):
-            self._backlog[found.path] = found
-
-    def _batch(self) -> list[Found]:
-        """Choose what this pass reads: the files changed last come first."""
-        return heapq.nlargest(PASS_FILES_MAX, self._backlog.values(), key=lambda found: found.mtime_ns)
-
     def _mark_for(self, found: Found) -> Mark | None:
         """Look up how far a file is read, also under the name it had before."""
         mark = store.mark_of(self._database.reader, found.path)
         if mark is None:
             before = store.mark_by_inode(self._database.reader, found.device, found.inode)
-            if before is not None and look(*self._root_of(before.path), before.path) is None:
+            if before is not None and not self._survey.stands(before.path, before.inode):
                 mark = before
         return mark
 
@@ -306,21 +259,16 @@ class Watcher:
             self._next_prune_s = now.steady_s + PRUNE_PERIOD_S
         return found
 
-    def _settle(self, reads: list[Read], gone: list[str], moved: list[tuple[str, str]]) -> None:
+    def _settle(self, reads: list[Read], *, listed_again: bool, now: Now) -> None:
         """Remember what is stored now, and take the sessions it touched into the list."""
         touched: set[Key] = set()
-        for path in [*gone, *(old_path for old_path, _ in moved)]:
-            self._files.pop(path, None)
-        if gone:
+        if listed_again:
             touched |= {(state.body.agent, state.body.session) for state in self.listed()}
         for read in reads:
             mark = read.mark
-            if mark.path not in self._files and len(self._hot) < 2 * HOT_FILES_MAX:
-                self._hot.append(mark.path)
-            self._files[mark.path] = (mark.size, mark.mtime_ns, mark.inode)
-            touched.add((mark.agent, mark.session))
-            if not read.more:
-                self._backlog.pop(mark.path, None)
+            self._survey.note_read(mark.path, mark.size, mark.mtime_ns, mark.inode, more=read.more)
+            if mark.last_ms >= now.wall_ms - self._listed_ms or self._listing.knows((mark.agent, mark.session)):
+                touched.add((mark.agent, mark.session))
         for key in touched:
             self._keep(key)
 
@@ -337,13 +285,17 @@ class Watcher:
 
     def _note_running(self, now: Now) -> None:
         found = {}
+        self._survey.live = []
         for running in self._running:
             key = self._session_of(running)
             if key is None:
                 continue
-            if not self._listing.knows(key) and running.life.state == "alive":
-                self._keep(key)
             found[key] = (running.life, running.note)
+            if running.life.state == "alive":
+                mark = store.main_mark(self._database.reader, *key)
+                self._survey.live += [mark.path] if mark else []
+                if not self._listing.knows(key):
+                    self._keep(key)
         self._listing.note_running(found, now.wall_ms)
 
     def _session_of(self, running: Running) -> Key | None:
@@ -367,13 +319,6 @@ class Watcher:
             self._places[cwd] = (place, now.steady_s)
         while len(self._places) > PLACES_MAX:
             del self._places[next(iter(self._places))]
-
-
-def _mtime_ns(folder: str) -> int | None:
-    try:
-        return Path(folder).lstat().st_mtime_ns
-    except OSError:
-        return None
 
 
 async def run_watch(watcher: Watcher, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -29,6 +29,8 @@ LEFTOVER_TERM_S = 1.0
 UNKILLABLE_S = 30.0
 EXIT_BYTES = 4_096
 EXIT_TRIES = 600
+LOCK_FD, NEWS_FD = 3, 4
+CLOSED_FDS_MAX = 1 << 16
 
 _SIGTERM, _SIGKILL, _SIGSTOP = 15, 9, 19 if LINUX else 17
 _IGNORED_BY_PYTHON = (13, 25)
@@ -364,17 +366,22 @@ def now_s() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def main(folder: str, lock: int, news: int) -> None:
+def main(folder: str) -> None:
     """Run as the process of one task.
+
+    Descriptor 0 holds the order, 2 takes a traceback, 3 is the folder's locked ``lock`` file, held and never read, and
+    4 the writing end of its ``news``. Both are let go by this process's end and by nothing else.
 
     Args:
         folder: The task's.
-        lock: Descriptor of its locked ``lock`` file; held, never read.
-        news: Writing end of its ``news``; both are closed by this process's end and by nothing else.
     """
-    os.set_inheritable(lock, False)
-    os.set_inheritable(news, False)
-    os.set_blocking(news, False)
+    if not LINUX:
+        os.setsid()
+    # What the node had open inheritably, by whatever library, ends here and never reaches a task.
+    os.closerange(NEWS_FD + 1, CLOSED_FDS_MAX)
+    os.set_inheritable(LOCK_FD, False)
+    os.set_inheritable(NEWS_FD, False)
+    os.set_blocking(NEWS_FD, False)
     os.umask(0o022)
     data = b""
     while piece := os.read(0, 1 << 16):
@@ -382,4 +389,4 @@ def main(folder: str, lock: int, news: int) -> None:
     order = read_order(data)
     if order is not None:
         become_subreaper()
-        Supervisor(folder, order, news).run()
+        Supervisor(folder, order, NEWS_FD).run()

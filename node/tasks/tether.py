@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,15 @@ from pathlib import Path
 import trio
 
 from mesh.base.errors import OurFault
-from node.tasks.processes import descendants, send_signal, start_time
+from node.tasks.processes import LINUX, descendants, send_signal, start_time
 from node.tasks.supervisor import write_order
 
 ROOT = str(Path(__file__).resolve().parents[2])
-_CODE = "import sys; sys.path.append(sys.argv[1]); from node.tasks.supervisor import main; main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))"
+_CODE = "import sys; sys.path.append(sys.argv[1]); from node.tasks.supervisor import main; main(sys.argv[2])"
 EXIT_BYTES_MAX = 4_096
 NEWS_BYTES = 4_096
 ENVIRON_BYTES_MAX = 1 << 20
+FIRST_FREE_FD = 16
 _SIGKILL = 9
 _ENOENT, _ENOTDIR = 2, 20
 
@@ -84,10 +84,12 @@ class Tether:
     Args:
         folder: The task's folder.
         news: Reading end of its ``news``.
+        pid: Its process, where this process is its parent.
     """
 
-    def __init__(self, folder: Path, news: int) -> None:
+    def __init__(self, folder: Path, news: int, pid: int | None = None) -> None:
         self._folder = folder
+        self.pid = pid
         self._news = trio.lowlevel.FdStream(news)
 
     async def wait_news(self) -> bytes | None:
@@ -102,9 +104,21 @@ class Tether:
         """Tell the supervisor to end everything; it does so once, however often it is told."""
         _tell(self._folder, b"c")
 
+    async def reap(self) -> None:
+        """Collect the process after its last news, so that no zombie stays."""
+        if self.pid is not None:
+            await trio.to_thread.run_sync(_reap, self.pid)
+
     async def aclose(self) -> None:
         """Let go; the supervisor runs on."""
         await self._news.aclose()
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        return
 
 
 def _tell(folder: Path, word: bytes) -> None:
@@ -164,15 +178,18 @@ def is_supervised(folder: Path) -> bool:
     return False
 
 
-async def launch(folder: Path, work: Work) -> tuple[Tether, trio.Process]:
+async def launch(folder: Path, work: Work) -> Tether:
     """Start a supervisor in a prepared folder.
+
+    It is spawned without a process object on purpose: it may outlive this process, and what waits for it is the end
+    of its news.
 
     Args:
         folder: From :func:`prepare_folder`, never used before.
         work: What it runs.
 
     Returns:
-        The tether, and the process, which the caller must wait for so that it leaves no zombie.
+        The tether.
 
     Raises:
         OurFault: The process could not be made.
@@ -184,27 +201,37 @@ async def launch(folder: Path, work: Work) -> tuple[Tether, trio.Process]:
     news = os.open(folder / "news", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     words = os.open(folder / "news", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     trouble = os.open(folder / "trouble", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    reading, writing = os.pipe()
     try:
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-I", "-S", "-c", _CODE, ROOT, str(folder), str(lock), str(words)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=trouble,
-            env={"LC_ALL": "C.UTF-8"},
-            cwd=folder,
-            pass_fds=(lock, words),
-            start_new_session=True,
-        )
+        pid = _spawn(folder, [reading, trouble, lock, words])
     except OSError as error:
         os.close(news)
+        os.close(writing)
         raise OurFault(f"no process could be made for the task: {error.strerror}") from error
     finally:
-        for fd in (trouble, lock, words):
+        for fd in (reading, trouble, lock, words):
             os.close(fd)
-    assert process.stdin is not None
-    async with process.stdin:
-        await process.stdin.send_all(_order(work))
-    return Tether(folder, news), process
+    async with trio.lowlevel.FdStream(writing) as order:
+        try:
+            await order.send_all(_order(work))
+        except trio.BrokenResourceError:
+            pass  # It died at once; the end of its news says so.
+    return Tether(folder, news, pid)
+
+
+def _spawn(folder: Path, fds: list[int]) -> int:
+    """Spawn the supervisor with four descriptors as its 0, 2, 3 and 4, in a session of its own."""
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_FD) for fd in fds]
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_DUP2, fd, place) for fd, place in zip(high, (0, 2, 3, 4), strict=True)
+    ]
+    actions.append((os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0))
+    argv = [sys.executable, "-I", "-S", "-c", _CODE, ROOT, str(folder)]
+    try:
+        return os.posix_spawn(sys.executable, argv, {"LC_ALL": "C.UTF-8"}, file_actions=actions, setsid=LINUX)
+    finally:
+        for fd in high:
+            os.close(fd)
 
 
 def _order(work: Work) -> bytes:

@@ -43,6 +43,7 @@ from node.tasks.tether import Exit, Tether, Work, has_file, is_supervised, launc
 WORKED_WITH = ("tree", "repo", "home", "tmp")
 TIDY_WAIT_S = 120.0
 TIDY_PAUSE_S = 0.01
+AT_ONCE_S = 0.02
 
 _log = logging.getLogger(__name__)
 
@@ -169,13 +170,12 @@ class Workshop:
                 now_ms = ground.now_ms()
                 await self._settle(key, Exited("cancelled", 130, now_ms, now_ms, 0, ""))
                 return
-            tether, process = await launch(folder, self._work(task, folder))
+            tether = await launch(folder, self._work(task, folder))
         except (Refused, OurFault) as fault:
             reason = fault.reason if isinstance(fault, Refused) else fault.kind
             await self._settle(key, Unfit(reason, fault.message))
             return
         await self._attend(key, tether)
-        await process.wait()
 
     def _work(self, task: Task, folder: Path) -> Work:
         ground = self._ground
@@ -198,16 +198,24 @@ class Workshop:
     async def _attend(self, key: Key, tether: Tether) -> None:
         """Listen to a supervisor until it has ended, then settle the task by what it wrote."""
         self._tethers[key] = tether
-        folder = self._ground.folder_of(key)
         try:
             while (news := await tether.wait_news()) is not None:
-                if b"s" in news and not has_file(folder, "exit"):
+                if b"s" in news and not await self._ends_at_once(tether):
                     await self.advance(key, Started())
                 self._ground.pulses.wake(key)
         finally:
             del self._tethers[key]
             await tether.aclose()
-        await self._settle_by_exit(key, folder)
+        await self._settle_by_exit(key, self._ground.folder_of(key))
+        await tether.reap()
+
+    async def _ends_at_once(self, tether: Tether) -> bool:
+        """Whether a command is over in the moment it starts, so that "running" need not be written down twice."""
+        with trio.move_on_after(AT_ONCE_S):
+            while await tether.wait_news() is not None:
+                continue
+            return True
+        return False
 
     async def _settle_by_exit(self, key: Key, folder: Path) -> None:
         exit_ = read_exit(folder)

@@ -46,7 +46,8 @@ class FakeChannel:
         self._closed = False
 
     async def send(self, data: bytes) -> None:
-        assert type(data) is bytes and len(data) <= CHANNEL_MESSAGE_BYTES_MAX
+        assert type(data) is bytes
+        assert len(data) <= CHANNEL_MESSAGE_BYTES_MAX
         await trio.lowlevel.checkpoint()
         while True:
             if self._closed or self._out.ended is not None:
@@ -132,7 +133,8 @@ class FakeChannels:
         self._incoming: list[tuple[range, trio.MemorySendChannel[Incoming]]] = []
 
     async def open_channel(self, node: NodeId, purpose: int, request: bytes, *, bulk: bool = False) -> FakeChannel:
-        assert type(request) is bytes and len(request) <= CHANNEL_MESSAGE_BYTES_MAX
+        assert type(request) is bytes
+        assert len(request) <= CHANNEL_MESSAGE_BYTES_MAX
         await trio.lowlevel.checkpoint()
         if not self._network.linked(self._me, node):
             raise Unreachable("no link to that machine")

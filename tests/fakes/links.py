@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     """Wait for a condition, with a deadline."""
     with trio.fail_after(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await trio.sleep(0.005)
 
 

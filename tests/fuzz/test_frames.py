@@ -6,7 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.base.errors import PeerFault
-from mesh.frames import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Kind, credit_frame, data_header, end_frame, open_frame, small_frame
+from mesh.frames import (
+    PAYLOAD_BYTES_MAX,
+    PAYLOAD_BYTES_MIN,
+    Kind,
+    credit_frame,
+    data_header,
+    end_frame,
+    open_frame,
+    small_frame,
+)
 from mesh.mux import BULK_WINDOW_BYTES, Mux
 
 FLOWS = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 8, 0xFFFFFFFE, 0xFFFFFFFF])

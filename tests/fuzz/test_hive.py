@@ -60,7 +60,7 @@ def entry(kind: int, key: bytes, version: int) -> Entry:
     return Entry(NodeId(b"m" * 16), OwnerId(b"o" * 16), kind, key, version, b"r" * 32, b"sealed", NOW_MS)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(bodies() | flipped(), st.integers(0, (1 << 63) - 1))
 def test_units_come_in_sound_or_not_at_all_and_no_fold_raises(body: bytes, version: int) -> None:
     """SECURITY 17."""
@@ -94,7 +94,7 @@ texts = st.text(st.characters(), max_size=60) | st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.builds(
         Observation, source_id=st.binary(min_size=15, max_size=17), agent=texts, session=texts, project=texts, tool=texts,
@@ -112,7 +112,7 @@ def test_observations_become_clean_evidence_or_nothing(observation: Observation)
     assert decode_unit_untrusted(encode_unit(unit), NOW_MS) == unit
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(texts, texts, texts, texts)
 def test_patterns_and_subjects_of_anybody_never_raise(pattern: str, tool: str, subject: str, project: str) -> None:
     made = pattern_of(tool, subject, project=project)

@@ -56,13 +56,13 @@ def _moved(text: str, newest_ms: int) -> str:
 
 
 def _claude_path(claude_dir: Path, text: str) -> Path:
-    row: dict[str, str] = next(row for line in text.splitlines() if "cwd" in (row := json.loads(line)))
+    row: dict[str, str] = next(filter(lambda found: "cwd" in found, map(json.loads, text.splitlines())))
     slug = re.sub(r"[^A-Za-z0-9]", "-", row["cwd"])
     return claude_dir / "projects" / slug / f"{row['sessionId']}.jsonl"
 
 
 def _codex_path(codex_dir: Path, text: str) -> Path:
     row = json.loads(text.split("\n", 1)[0])
-    day, clock = row["timestamp"][:10], row["timestamp"][11:19].replace(":", "-")
-    folder = codex_dir / "sessions" / day.replace("-", os.sep)
-    return folder / f"rollout-{day}T{clock}-{row['payload']['id']}.jsonl"
+    stamp, session = str(row["timestamp"]), str(row["payload"]["id"])
+    folder = codex_dir / "sessions" / stamp[:10].replace("-", os.sep)
+    return folder / f"rollout-{stamp[:19].replace(':', '-')}-{session}.jsonl"

@@ -45,10 +45,19 @@ def test_an_observation_becomes_evidence_of_its_pattern() -> None:
     [
         {"subject": ""}, {"subject": "l\u200bs"}, {"tool": ""}, {"tool": "a b"}, {"tool": "x" * 400}, {"verdict": "maybe"},
         {"source_id": b"short"}, {"tool": "ghp_" + "a1B2" * 9}, {"subject": "x" * 100_000},
+        {"subject": "ls a; rm -rf …"}, {"subject": "x" * 2_000_000},
     ],
 )  # fmt: skip
 def test_what_cannot_be_learned_from_is_no_evidence(change: dict[str, object]) -> None:
     assert evidence_untrusted(seen(1, **change), NOW_MS) is None
+
+
+def test_a_subject_that_was_redacted_before_teaches_the_same() -> None:
+    raw = evidence_untrusted(seen(1, "OPENAI_API_KEY=sk-abcdefghijklmnop1234 pytest /home/me/x"), NOW_MS)
+    clean = evidence_untrusted(seen(1, "OPENAI_API_KEY=<api-key> pytest ~/x"), NOW_MS)
+    assert raw == clean
+    assert raw is not None
+    assert raw.topic.pattern == "OPENAI_API_KEY=<api-key> pytest *"
 
 
 def test_times_ahead_count_as_now_and_no_project_is_everywhere() -> None:

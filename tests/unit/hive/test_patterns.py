@@ -22,6 +22,7 @@ from hive.patterns import (
     well_escaped,
     wildcards,
 )
+from hive.redact import redact
 
 COMMANDS = [
     ("git push --force origin main", "git push --force *"),
@@ -97,6 +98,23 @@ def test_commands_are_generalised(line: str, pattern: str) -> None:
     assert pattern_of("Bash", line, project="app") == pattern
     assert pattern_problem("Bash", pattern) is None
     assert matches(pattern, "Bash", line, project="app")
+
+
+@pytest.mark.parametrize("line", [line for line, _ in COMMANDS] + EXACT + ["deploy --token abc123 x", "curl -u a:b https://h.dev/x", "git clone https://a:b@h.dev/x y", "run a@b.dev 8.8.8.8"])
+def test_a_redacted_line_has_the_pattern_of_the_line_itself(line: str) -> None:
+    """Observations are redacted at rest, pending calls are not: both must meet under one pattern."""
+    pattern = pattern_of("Bash", redact(line), project="app", redacted=True)
+    assert pattern is not None
+    assert pattern == pattern_of("Bash", line, project="app")
+    assert matches(pattern, "Bash", line, project="app")
+
+
+def test_a_placeholder_stands_for_a_word_only_where_the_line_was_redacted() -> None:
+    assert pattern_of("Bash", "pytest <secret>/etc/passwd", redacted=True) == "pytest *"
+    assert pattern_of("Bash", "pytest <secret>/etc/passwd") is None
+    assert pattern_of("Bash", "ssh <ip-address>", redacted=True) is None
+    assert pattern_of("Bash", "<secret> x", redacted=True) is None
+    assert pattern_of("Bash", "echo \ue000secret\ue001", redacted=True) is None
 
 
 @pytest.mark.parametrize("line", EXACT)
@@ -265,7 +283,7 @@ _WORDS = st.sampled_from(
 _LINES = st.lists(_WORDS, max_size=10).map(" ".join) | st.text(max_size=40)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(["Bash", "Read", "WebFetch", "mcp__x", "shell", ""]), _LINES, st.sampled_from(["", "app"]))
 def test_every_pattern_is_sound_and_covers_what_it_came_from(tool: str, subject: str, project: str) -> None:
     pattern = pattern_of(tool, subject, project=project)
@@ -274,7 +292,7 @@ def test_every_pattern_is_sound_and_covers_what_it_came_from(tool: str, subject:
         assert matches(pattern, tool, subject, project=project)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_LINES, _LINES)
 def test_equal_patterns_cover_each_other_and_others_only_by_wildcard(one: str, other: str) -> None:
     pattern, second = pattern_of("Bash", one), pattern_of("Bash", other)

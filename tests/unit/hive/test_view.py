@@ -83,6 +83,7 @@ def newest(listed: list[Contribution]) -> dict[tuple[NodeId, bytes], Contributio
     return kept
 
 
+@settings(max_examples=40, deadline=None)
 @given(held, held, held)
 def test_t1_what_is_held_is_a_join_semilattice(a: list[Contribution], b: list[Contribution], c: list[Contribution]) -> None:
     def join(*lists: list[Contribution]) -> dict[tuple[NodeId, bytes], Contribution]:
@@ -95,6 +96,7 @@ def test_t1_what_is_held_is_a_join_semilattice(a: list[Contribution], b: list[Co
     assert join(a, a) == join(a)
 
 
+@settings(max_examples=40, deadline=None)
 @given(held, st.randoms(use_true_random=False))
 def test_t2_equal_sets_weights_and_clock_give_equal_views(listed: list[Contribution], random: object) -> None:
     distinct = list({(c.author, c.unit.topic.key, c.version, c.record_id): c for c in listed}.values())
@@ -103,6 +105,7 @@ def test_t2_equal_sets_weights_and_clock_give_equal_views(listed: list[Contribut
     assert fold(shuffled, view()) == fold(distinct, view())
 
 
+@settings(max_examples=40, deadline=None)
 @given(held, st.randoms(use_true_random=False))
 def test_t3_duplication_and_superseded_records_change_nothing(listed: list[Contribution], random: object) -> None:
     distinct = list({(c.author, c.unit.topic.key, c.version, c.record_id): c for c in listed}.values())
@@ -122,6 +125,7 @@ def test_t3_rotation_changes_nothing(p1: int, n1: int, p2: int, n2: int, mine: b
     )  # fmt: skip
 
 
+@settings(max_examples=40, deadline=None)
 @given(held, st.sampled_from([ANN, BEN, CAT]))
 def test_t4_one_owner_shifts_a_score_by_its_weight_times_the_cap_at_most(listed: list[Contribution], owner: OwnerId) -> None:
     everyone = {lesson.key: lesson.score for lesson in fold(listed, view())}
@@ -130,6 +134,7 @@ def test_t4_one_owner_shifts_a_score_by_its_weight_times_the_cap_at_most(listed:
         assert abs(score - without.get(key, 0.0)) <= OTHER_WEIGHT * MASS_MAX + 0.002
 
 
+@settings(max_examples=40, deadline=None)
 @given(held, st.sampled_from([ANN, BEN, CAT]))
 def test_t5_a_barred_owner_was_never_there(listed: list[Contribution], owner: OwnerId) -> None:
     """O-H1: barring an author makes all its lessons vanish."""
@@ -137,7 +142,7 @@ def test_t5_a_barred_owner_was_never_there(listed: list[Contribution], owner: Ow
     assert fold(listed, barred) == fold([c for c in listed if c.owner != owner], view())
 
 
-@settings(max_examples=100)
+@settings(max_examples=60, deadline=None)
 @given(held, st.integers(-(2**62), 2**62), st.sampled_from([0.0, -1.0, 0.25, 7.0]))
 def test_the_fold_is_total(listed: list[Contribution], now_ms: int, weight: float) -> None:
     """SECURITY 17."""
@@ -183,7 +188,7 @@ def test_an_acceptance_holds_for_these_very_bytes_only() -> None:
     assert one(before, after, accepted=accepted).state == "suggested"
 
 
-@settings(max_examples=200)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(contributions(), max_size=8), st.integers(0, COUNT_MAX), st.integers(0, COUNT_MAX), st.booleans())
 def test_one_foreign_owner_changes_no_state_and_no_stance_of_mine(
     listed: list[Contribution], positive: int, negative: int, named: bool

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.base.clock import Now
-from mesh.frames import PAYLOAD_BYTES_MIN
+from mesh.frames import PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN
 from mesh.pace import (
     BUDGET_BYTES_MAX,
+    BUDGET_BYTES_MIN,
     HOLD_S,
     PING_EVERY_S,
     PROBE_S,
@@ -43,7 +44,12 @@ def test_the_budget_stays_in_bounds(sends: list[tuple[int, float]]) -> None:
     budget = PayloadBudget()
     for size, took_s in sends:
         budget.sent(size, took_s)
-        assert PAYLOAD_BYTES_MIN <= budget.bytes_max <= BUDGET_BYTES_MAX
+        assert BUDGET_BYTES_MIN <= budget.bytes_max <= BUDGET_BYTES_MAX
+
+
+def test_the_multiplexer_takes_every_budget() -> None:
+    assert PAYLOAD_BYTES_MIN <= BUDGET_BYTES_MIN
+    assert BUDGET_BYTES_MAX <= PAYLOAD_BYTES_MAX
 
 
 class Peer:

@@ -25,6 +25,7 @@ def test_by_name_suffix_and_fingerprint():
     assert find_machine(title(mini), fleet) is mini
     print_of = fingerprint_text(studio.public_key)
     assert find_machine(print_of, fleet) is studio
+    assert find_machine(base32(studio.node), fleet) is studio, "the id that --json prints"
     assert find_machine(print_of.upper().replace("-", "")[:12], fleet) is studio
 
 

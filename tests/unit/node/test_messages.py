@@ -56,7 +56,8 @@ def test_numbers_are_fixed():
         71: "PackChunk", 72: "PackEnd", 73: "Output", 74: "OutputGap", 75: "Answered",
     }  # fmt: skip
     assert all(purpose in TASK_TAGS for purpose in TASK_PURPOSES)
-    assert STATES.index("done") == 6 and len(STATES) == 12
+    assert STATES.index("done") == 6
+    assert len(STATES) == 12
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,16 @@ def test_standing_rules_are_seen():
     assert last(session).ruled is True
 
 
+def test_a_world_without_rules_in_it_and_an_item_without_a_name_say_nothing():
+    session = Codex("a")
+    session.add("world_state", {"state": {"model": "x"}})
+    assert last(session) is None
+    session.event("item_completed", item={"type": "CommandExecution"})
+    assert last(session) is None
+    session.event("item_completed", item={"type": "Reasoning", "id": "x"})
+    assert last(session) is None
+
+
 def test_bookkeeping_is_told_without_parsing():
     session = Codex("a")
     session.add("response_item", {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "x"}]})

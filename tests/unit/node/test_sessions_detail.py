@@ -10,12 +10,23 @@ from tests.fakes.transcripts import START_MS, Claude, Codex, claude_usage
 CANARY = "hunter2-and-more"
 
 
-def clock():
-    return Now(START_MS + 3_600_000, 1_000.0)
+class Clock:
+    """Stands at one moment until it is moved."""
+
+    def __init__(self):
+        self.steady_s = 1_000.0
+
+    def __call__(self):
+        return Now(START_MS + 3_600_000, self.steady_s)
 
 
 @pytest.fixture
-def watcher(tmp_path):
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def watcher(tmp_path, clock):
     database = Database(tmp_path / "sessions.db", store.SCHEMA)
     yield Watcher(database, tmp_path / "claude", tmp_path / "codex", 24, lambda text: text.replace(CANARY, "[secret]"), clock)
     database.close()
@@ -66,12 +77,12 @@ async def test_codex_events(watcher, tmp_path):
     assert texts == ["plan it", "exec_command: terraform apply", "the user said no", "stopped by the user"]
 
 
-async def test_a_deleted_transcript_gives_a_clear_answer(watcher, tmp_path):
+async def test_a_deleted_transcript_gives_a_clear_answer(watcher, tmp_path, clock):
     """O-S9"""
     path = session().write(tmp_path / "claude")
     await watcher.scan_once()
     path.unlink()
-    watcher._next_walk_s = 0.0
+    clock.steady_s += 10_000
     await watcher.scan_once()
     shown = await watcher.session_detail("abc")
     assert (shown["transcript"], shown["recent"]) == ("deleted", [])

@@ -229,6 +229,17 @@ async def test_decisions_are_given_until_taken_also_after_a_crash(world):
         assert CANARY.encode() not in file.read_bytes()
 
 
+async def test_a_name_given_to_another_file_keeps_both_counts(world):
+    path = session().write(world.claude)
+    await world.scan()
+    path.rename(path.with_name("archived.jsonl"))
+    shutil.copy(session("s", at_ms=START_MS + 30_000).write(world.codex), path)
+    await world.scan()
+    total = [row["tokens"]["output"] or 0 for row in world.rows().values()]
+    assert sum(total) == 5
+    assert len(total) == 2
+
+
 async def test_a_pass_that_cannot_be_stored_is_done_again(world, monkeypatch):
     made = session()
     made.approved(made.call())
@@ -310,11 +321,13 @@ async def test_a_living_process_decides_and_its_death_shows(world):
         await world.scan(UNKNOWN_MS / 1000)
         row = world.rows()["s"]
         assert (row["status"], row["waiting_for"]) == ("needs_you", "permission prompt: Bash deploy [secret]")
+        assert world.watcher.pids() == [process.pid]
     finally:
         process.kill()
         process.wait()
     await world.scan()
     assert (world.rows()["s"]["status"], world.rows()["s"]["health"]) == ("ended", ["died"])
+    assert world.watcher.pids() == []
 
 
 async def test_a_codex_process_is_joined_with_its_session(world, tmp_path):

@@ -70,7 +70,8 @@ def test_an_answer_is_used_once():
 def test_what_is_not_shown_in_full_can_only_be_denied_elsewhere():
     long = dataclasses.replace(TASK, spec=dataclasses.replace(TASK.spec, argv=(b"echo", b"x" * 5_000)))
     body = waiting_body(long, DIGEST, requester_name="laptop", sandbox="none", since_ms=7)
-    assert not body.complete and len(encode(body)) <= 2_048
+    assert not body.complete
+    assert len(encode(body)) <= 2_048
     assert judge(waiting=body) == "incomplete"
     assert judge(dataclasses.replace(ANSWER, decision=2), waiting=body) is None
     assert judge(waiting=body, remote=False) is None
@@ -98,8 +99,10 @@ def test_the_digest_covers_sandbox_and_caps():
 
 
 def test_what_is_asked_says_there_is_no_sandbox():
-    assert WAITING.what.endswith("WITHOUT A SANDBOX") and "abababababab" in WAITING.what
-    assert WAITING.command == "make test" and WAITING.complete
+    assert WAITING.what.endswith("WITHOUT A SANDBOX")
+    assert "abababababab" in WAITING.what
+    assert WAITING.command == "make test"
+    assert WAITING.complete
 
 
 @given(st.text(max_size=200))

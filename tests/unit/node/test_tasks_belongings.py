@@ -40,10 +40,14 @@ def test_limits_are_inclusive():
     assert refusal(few) is None
     for many in ([*few, Untracked("one-more", 0)], [*few[:-1], Untracked("f49", 200_001)]):
         refused = refusal(many)
-        assert refused is not None and refused.reason == "untracked" and "--yes" in refused.hint
+        assert refused is not None
+        assert refused.reason == "untracked"
+        assert "--yes" in refused.hint
 
 
 def test_a_secret_is_named_and_shown_safely():
     refused = refusal([Untracked("ok.txt", 1), Untracked("a\n\u202e.env", 1), Untracked(".env", 1)])
     assert refused is not None
-    assert ".env" in refused.message and "\n" not in refused.message and "\u202e" not in refused.message
+    assert ".env" in refused.message
+    assert "\n" not in refused.message
+    assert "\u202e" not in refused.message

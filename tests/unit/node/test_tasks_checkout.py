@@ -86,7 +86,9 @@ async def test_a_sound_pack_becomes_a_work_tree(tmp_path: Path):
     assert await take(folder, SOUND_COMMIT, SOUND_PACK) == TreeTotals(3, 18, 1, 4, ())
     await lay_out(GIT, folder, object_id(COMMIT, SOUND_COMMIT).hex())
     tree = folder / "tree"
-    assert (tree / "a").read_bytes() == BODY and os.readlink(tree / "link") == "hello\n" and os.access(tree / "run", os.X_OK)
+    assert (tree / "a").read_bytes() == BODY
+    assert os.readlink(tree / "link") == "hello\n"
+    assert os.access(tree / "run", os.X_OK)
     status = subprocess.run(["git", "status", "--porcelain"], cwd=tree, capture_output=True, text=True, check=True)
     assert status.stdout == "", "the command finds a clean work tree with its history"
 
@@ -127,9 +129,9 @@ async def test_a_tree_bomb_is_refused_at_once(tmp_path: Path):
 
 async def test_a_zlib_bomb_costs_neither_memory_nor_disk(tmp_path: Path):
     """SECURITY: 1 MB that unpacks to a gigabyte, several times in one tree."""
-    zeros = bytes(64 << 20)
+    zeros = bytes(16 << 20)
     target = object_id(BLOB, zeros)
-    tree = b"".join(line(b"100644", b"f%03d" % n, target) for n in range(100))
+    tree = b"".join(line(b"100644", b"f%03d" % n, target) for n in range(300))
     commit = commit_of(tree)
     pack = pack_of((BLOB, zeros), (TREE, tree), (COMMIT, commit))
     with pytest.raises(MeshError, match="bytes"):
@@ -207,7 +209,8 @@ async def test_folders_are_removed_whatever_is_in_them(tmp_path: Path):
     (filled / "closed").chmod(0o500)
     os.mkfifo(filled / "fifo")
     await remove_folders(filled, tmp_path / "nowhere")
-    assert not filled.exists() and (outside / "kept").read_text() == "x"
+    assert not filled.exists()
+    assert (outside / "kept").read_text() == "x"
 
 
 async def test_git_missing_is_refused(tmp_path: Path):

@@ -75,9 +75,11 @@ def test_the_straight_way_at_the_worker():
 
 def test_the_straight_way_at_the_requester():
     step = request(QUEUED, Leaving(b"offer"), 110)
-    assert step.actions == (Deliver(),) and step.task.offer == b"offer"
+    assert step.actions == (Deliver(),)
+    assert step.task.offer == b"offer"
     step = request(step.task, Reported(report("running", 5), 0), 120)
-    assert step.actions == (Watch(),) and step.task.state == "running"
+    assert step.actions == (Watch(),)
+    assert step.task.state == "running"
     step = request(step.task, Reported(report("done", 10, 0), 10), 130)
     assert step.actions == (Settle(),)
     assert [STATES[hop.state] for hop in step.task.hops] == ["queued", "offered", "asking", "accepted", "starting", "running", "done"]
@@ -87,7 +89,8 @@ def test_done_never_comes_before_the_last_line():
     """O-X9: a final report is taken only once all the output it counts is stored here."""
     running = request(request(QUEUED, Leaving(b"o"), 1).task, Reported(report("running"), 0), 2).task
     early = request(running, Reported(report("done", 100, 0), 99), 3)
-    assert early.task == running and early.actions == (Watch(),)
+    assert early.task == running
+    assert early.actions == (Watch(),)
     assert request(running, Reported(report("done", 100, 0), 100), 3).task.state == "done"
 
 
@@ -111,7 +114,9 @@ def test_how_it_ended_is_read_right(outcome: str, code: int, state: str, reason:
 
 def test_asking_and_the_answers():
     task, actions = run_worker(ASKED)
-    assert task.state == "asking" and actions == [(AskPerson(),)] and task.request == b"r" * 16
+    assert task.state == "asking"
+    assert actions == [(AskPerson(),)]
+    assert task.request == b"r" * 16
     assert run_worker(ASKED, PersonSaid(True))[1][-1] == (Unask(), Queue())
     denied, actions = run_worker(ASKED, PersonSaid(False), PersonSaid(True))
     assert denied.state == "refused" and actions[-1] == (), "an answer is used once"
@@ -131,7 +136,9 @@ def test_cancel_before_the_start_means_never(before: tuple[object, ...]):
 @pytest.mark.parametrize("before", [(JUDGED, SlotFree()), (JUDGED, SlotFree(), Started())])
 def test_cancel_after_the_start_ends_processes_and_the_exit_settles(before: tuple[object, ...]):
     task, actions = run_worker(*before, CancelAsked(), CancelAsked())
-    assert actions[-1] == (EndProcesses(),) and task.state in ("starting", "running") and task.cancel_asked
+    assert actions[-1] == (EndProcesses(),)
+    assert task.state in ("starting", "running")
+    assert task.cancel_asked
     assert work(task, Exited("cancelled", 130, 1, 2, 3, ""), 300).task.state == "cancelled"
     assert work(task, EXITED, 300).task.state == "done", "it ended by itself before the cancel came"
 
@@ -146,7 +153,9 @@ def test_cancel_at_the_requester():
     assert request(QUEUED, CancelAsked(), 5).task.state == "cancelled"
     offered = request(QUEUED, Leaving(b"o"), 1).task
     step = request(offered, CancelAsked(), 5)
-    assert step.actions == (SendCancel(),) and step.task.state == "offered" and step.task.cancel_asked
+    assert step.actions == (SendCancel(),)
+    assert step.task.state == "offered"
+    assert step.task.cancel_asked
     assert request(step.task, Reported(report("running"), 0), 6).actions == (SendCancel(), Watch())
     ended = request(step.task, Reported(report("cancelled", 0, 130), 0), 6).task
     assert request(ended, CancelAsked(), 7) == dataclasses.replace(request(ended, CancelAsked(), 8), task=ended)
@@ -197,12 +206,14 @@ def test_whatever_comes_the_worker_starts_once_and_never_after_a_cancel(events: 
         cancelled = cancelled or isinstance(event, CancelAsked)
         assert state_rank(task.state) >= state_rank(before.state)
         if before.final:
-            assert step.task == before and step.actions == ()
+            assert step.task == before
+            assert step.actions == ()
         assert (Settle() in step.actions) == (task.final and not before.final)
         if task.final:
             assert task.ended_ms is not None
         ranks = [min(hop.state, 6) for hop in task.hops]
-        assert ranks == sorted(set(ranks)) and STATES[task.hops[-1].state] == task.state
+        assert ranks == sorted(set(ranks))
+        assert STATES[task.hops[-1].state] == task.state
     assert launches <= 1
 
 

@@ -102,7 +102,8 @@ async def test_nobody_is_asked_for_a_password(tmp_path: Path):
         server.shutdown()
         thread.join()
         server.server_close()
-    assert seen == [] and not (tmp_path / "PWNED").exists()
+    assert seen == []
+    assert not (tmp_path / "PWNED").exists()
 
 
 async def test_a_strangers_configuration_is_absent_and_a_users_own_is_there(tmp_path: Path):

@@ -22,7 +22,8 @@ def test_nothing_printed_makes_no_file(tmp_path: Path):
     writer = LogWriter(str(tmp_path / "log"), BIG)
     writer.sync()
     writer.close()
-    assert not (tmp_path / "log").exists() and segment_starts(str(tmp_path / "log")) == []
+    assert not (tmp_path / "log").exists()
+    assert segment_starts(str(tmp_path / "log")) == []
 
 
 def test_offsets_count_payload_of_both_streams(tmp_path: Path):
@@ -54,7 +55,8 @@ def test_the_limit_keeps_head_and_tail_and_is_never_passed(tmp_path: Path):
         writer.append(STDOUT, b"%06d" % n + b"x" * 20_000)
         assert size_of(folder) <= SMALL
     starts = segment_starts(str(folder))
-    assert starts[0] == 0 and writer.end == 200 * 20_006
+    assert starts[0] == 0
+    assert writer.end == 200 * 20_006
     kept = sum(path.stat().st_size - 5 * path.read_bytes().count(b"\1\0\0") for path in folder.iterdir())
     assert writer.cut_bytes == writer.end - kept > 0
     assert (folder / f"{starts[0]:016x}").read_bytes()[5:11] == b"000000"
@@ -103,7 +105,8 @@ def test_a_gap_begins_a_new_segment(tmp_path: Path):
     writer.skip_to(100)
     writer.append(STDOUT, b"def")
     writer.sync()
-    assert segment_starts(str(tmp_path / "log")) == [0, 100] and writer.end == 103
+    assert segment_starts(str(tmp_path / "log")) == [0, 100]
+    assert writer.end == 103
 
 
 def test_whole_frames_stop_at_the_first_unsound_one():

@@ -29,12 +29,14 @@ def test_adjacent_frames_of_one_stream_are_joined(tmp_path: Path):
         writer.append(stream, data)
     assert read_all(tmp_path) == [Frame(0, STDOUT, b"abcd"), Frame(4, STDERR, b"e"), Frame(5, STDOUT, b"f")]
     assert read_all(tmp_path, 3) == [Frame(3, STDOUT, b"d"), Frame(4, STDERR, b"e"), Frame(5, STDOUT, b"f")]
-    assert read_all(tmp_path, 6) == [] and log_end(str(tmp_path)) == 6
+    assert read_all(tmp_path, 6) == []
+    assert log_end(str(tmp_path)) == 6
 
 
 def test_a_log_that_does_not_exist_yet_is_empty_for_now(tmp_path: Path):
     reader = LogReader(str(tmp_path / "log"))
-    assert reader.read() == [] and log_end(str(tmp_path / "log")) == 0
+    assert reader.read() == []
+    assert log_end(str(tmp_path / "log")) == 0
     LogWriter(str(tmp_path / "log"), BIG).append(STDOUT, b"x")
     assert reader.read() == [Frame(0, STDOUT, b"x")]
     assert reader.read() == []

@@ -31,7 +31,8 @@ def test_only_the_legal_cells_start_anything():
             allowed.append((runs, mine, role, state))
             assert isinstance(verdict, Allow if runs == "mine" else Ask)
         else:
-            assert verdict.reason and verdict.detail
+            assert verdict.reason
+            assert verdict.detail
     assert set(allowed) == set(
         itertools.product(("mine", "ask"), (True,), [("member",), ("member", "admin")], ["live", "stale", "gone"])
     )
@@ -54,4 +55,5 @@ def test_what_is_asked_for_narrows(settings: RunSettings, me: Member, spec: Task
 
 def test_a_stranger_is_denied():
     verdict = decide(RunSettings(runs="mine"), member("mini"), None, SPEC, sandbox=True)
-    assert isinstance(verdict, Deny) and verdict.reason == "not_a_member"
+    assert isinstance(verdict, Deny)
+    assert verdict.reason == "not_a_member"

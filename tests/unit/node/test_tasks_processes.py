@@ -34,5 +34,6 @@ def test_a_zombie_is_not_living():
 
 
 def test_what_does_not_exist_is_nothing():
-    assert stat_fields(2**22 + 1) == [] and start_time(2**22 + 1) == 0
+    assert stat_fields(2**22 + 1) == []
+    assert start_time(2**22 + 1) == 0
     send_signal(2**22 + 1, 9)

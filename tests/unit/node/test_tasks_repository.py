@@ -63,7 +63,7 @@ def unpack(snapshot: Snapshot, into: Path) -> dict[str, str]:
     with snapshot.pack.open("rb") as pack:
         subprocess.run(["git", "index-pack", "--stdin", "--strict"], cwd=into, env=ENV, stdin=pack, check=True, capture_output=True)
     sh(into, "fsck", "--connectivity-only", snapshot.commit)
-    names = sh(into, "ls-tree", "-r", "--name-only", snapshot.commit).splitlines()
+    names = sh(into, "ls-tree", "-r", "-z", "--name-only", snapshot.commit).rstrip("\0").split("\0")
     return {name: sh(into, "cat-file", "blob", f"{snapshot.commit}:{name}") for name in names}
 
 
@@ -95,14 +95,19 @@ async def test_local_edits_are_there_and_the_repository_is_untouched(tmp_path: P
     files = unpack(snapshot, tmp_path / "there")
     shown = sh(tmp_path / "there", "log", "--format=%s", snapshot.commit).splitlines()
     assert shown == ["the work tree as it was sent", "unpushed", "one"]
-    assert files.pop("a") == "3" and files.pop("staged") == "staged" and "gone" not in files and "noise.log" not in files
-    assert [file.path for file in snapshot.untracked] == ["new dir/ü\tx"] and snapshot.untracked[0].size_bytes == 4
+    assert files.pop("a") == "3"
+    assert files.pop("staged") == "staged"
+    assert "gone" not in files
+    assert "noise.log" not in files
+    assert [file.path for file in snapshot.untracked] == ["new dir/ü\tx"]
+    assert snapshot.untracked[0].size_bytes == 4
 
 
 async def test_a_clean_tree_is_sent_as_the_commit_it_is(tmp_path: Path):
     folder = make(tmp_path / "r", {"a": "1\n"})
     snapshot = await snap(folder)
-    assert snapshot.commit == sh(folder, "rev-parse", "HEAD") and snapshot.untracked == ()
+    assert snapshot.commit == sh(folder, "rev-parse", "HEAD")
+    assert snapshot.untracked == ()
 
 
 async def test_a_repository_without_commits_is_sent(tmp_path: Path):
@@ -112,7 +117,8 @@ async def test_a_repository_without_commits_is_sent(tmp_path: Path):
     (folder / "a").write_text("1\n")
     snapshot = await snap(folder)
     assert unpack(snapshot, tmp_path / "there") == {"a": "1"}
-    assert snapshot.repository.repository_id is None and snapshot.repository.head is None
+    assert snapshot.repository.repository_id is None
+    assert snapshot.repository.head is None
     assert not list((folder / ".git" / "objects").glob("??/*"))
 
 
@@ -125,7 +131,8 @@ async def test_a_shallow_clone_is_sent_without_its_cut_history(tmp_path: Path):
     sh(tmp_path, "clone", "-q", "--depth", "2", f"file://{source}", "thin")
     snapshot = await snap(tmp_path / "thin")
     assert unpack(snapshot, tmp_path / "there") == {"a": "5"}
-    assert "history here is cut" in snapshot.notes[0] and snapshot.repository.repository_id is None
+    assert "history here is cut" in snapshot.notes[0]
+    assert snapshot.repository.repository_id is None
 
 
 async def test_an_index_lock_of_the_users_is_no_obstacle_and_stays(tmp_path: Path):
@@ -145,7 +152,8 @@ async def test_submodules_and_nested_repositories_are_refused_by_name(tmp_path: 
     sh(app, "commit", "-qm", "sub")
     with pytest.raises(Refused, match="submodule vendor cannot be provided") as refused:
         await snap(app, yes=True)
-    assert refused.value.reason == "submodule" and "--no-tree" in refused.value.hint
+    assert refused.value.reason == "submodule"
+    assert "--no-tree" in refused.value.hint
     outer = make(tmp_path / "outer", {"a": "1\n"})
     make(outer / "inner", {"b": "2\n"})
     with pytest.raises(Refused, match="nested repository inner"):
@@ -213,7 +221,8 @@ async def test_somebody_elses_repository_is_not_called_none(tmp_path: Path):
     subprocess.run(["chown", "-R", "nobody", str(folder)], check=True)
     with pytest.raises(Refused, match="belongs to nobody and hivemesh runs as root") as refused:
         await find_repository(own_git(tmp_path), folder)
-    assert refused.value.reason == "ownership" and "safe.directory" in refused.value.hint
+    assert refused.value.reason == "ownership"
+    assert "safe.directory" in refused.value.hint
     assert not (tmp_path / ".gitconfig").exists()
 
 
@@ -240,7 +249,8 @@ async def test_many_untracked_files_and_secrets_want_a_yes(tmp_path: Path):
         (folder / f"f{n}").write_text("x")
     with pytest.raises(Refused, match="51 untracked files"):
         await snap(folder)
-    assert not (tmp_path / "out-r" / "pack").exists() and not list((tmp_path / "out-r").iterdir())
+    assert not (tmp_path / "out-r" / "pack").exists()
+    assert not list((tmp_path / "out-r").iterdir())
 
 
 async def test_a_users_own_global_ignore_rules_count(tmp_path: Path):
@@ -276,7 +286,8 @@ async def test_names_of_project_and_repository(tmp_path: Path):
     folder = make(tmp_path / "My Shop", {"a": "1\n"})
     (folder / "sub").mkdir()
     found = await find(folder / "sub")
-    assert found.project == "my-shop" and found.top == folder
+    assert found.project == "my-shop"
+    assert found.top == folder
     sh(tmp_path, "clone", "-q", str(folder), "other")
     assert (await find(tmp_path / "other")).repository_id == found.repository_id is not None
     sh(folder, "config", "hivemesh.project", "shop")

@@ -51,7 +51,7 @@ def test_states_only_rise():
     assert moved(TASK, "queued", 9) == TASK
     with pytest.raises(AssertionError):
         moved(moved(TASK, "running", 1), "accepted", 2)
-    assert FINAL == {"done", "failed", "cancelled", "timed_out", "refused", "lost"}
+    assert {"done", "failed", "cancelled", "timed_out", "refused", "lost"} == FINAL
 
 
 def test_a_folder_is_short_and_differs_by_attempt():

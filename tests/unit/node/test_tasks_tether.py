@@ -24,9 +24,10 @@ async def test_a_living_supervisor_is_found_again_and_obeys(tmp_path: Path):
     """O-X29: the second node of a home finds the first one's task by its lock."""
     folder = tmp_path / "t"
     prepare_folder(folder)
-    assert not is_supervised(folder) and reattach(folder) is None
+    assert not is_supervised(folder)
+    assert reattach(folder) is None
     with trio.fail_after(DEADLINE_S):
-        tether, process = await launch(folder, work(folder, "echo up; sleep 300"))
+        tether = await launch(folder, work(folder, "echo up; sleep 300"))
         assert is_supervised(folder), "from before the process could run"
         await tether.aclose()
         again = reattach(folder)
@@ -37,10 +38,12 @@ async def test_a_living_supervisor_is_found_again_and_obeys(tmp_path: Path):
         while await again.wait_news() is not None:
             continue
         await again.aclose()
-        await process.wait()
+        await tether.reap()
     exit_ = read_exit(folder)
-    assert exit_ is not None and exit_.code == 130
-    assert not is_supervised(folder) and reattach(folder) is None
+    assert exit_ is not None
+    assert exit_.code == 130
+    assert not is_supervised(folder)
+    assert reattach(folder) is None
 
 
 async def test_the_supervisor_outlives_who_started_it(tmp_path: Path):
@@ -69,7 +72,8 @@ trio.run(main)
         if tether is not None:
             await tether.aclose()
     exit_ = read_exit(folder)
-    assert exit_ is not None and (exit_.code, exit_.output_bytes) == (0, 5)
+    assert exit_ is not None
+    assert (exit_.code, exit_.output_bytes) == (0, 5)
 
 
 def test_a_folder_is_made_once(tmp_path: Path):

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.base.errors import PeerFault, Refused
-from node.tasks.trees import BadTree, TreeEntry, TreeTotals, case_clashes, is_git_name, measure, parse_tree_untrusted, refuse_clashes
+from node.tasks.trees import (
+    BadTree,
+    TreeEntry,
+    TreeTotals,
+    case_clashes,
+    is_git_name,
+    measure,
+    parse_tree_untrusted,
+    refuse_clashes,
+)
 
 
 def line(mode: bytes, name: bytes, object_id: bytes = b"i" * 20) -> bytes:
