@@ -30,7 +30,8 @@ class PayloadBudget:
     """The size of the next payload, so that one in flight holds the link for about HOLD_S.
 
     A fast network moves bulk in large payloads; on a slow line a heartbeat never waits behind much. Only a payload of
-    at least half the budget says anything about the line, and one step at most doubles or halves it.
+    at least half the budget says anything about the line. The system takes data in bursts, so one quick payload proves
+    little: a step up is at most a quarter, a step down at most a half.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class PayloadBudget:
         """
         if payload_bytes * 2 < self.bytes_max:
             return
-        factor = min(2.0, max(0.5, HOLD_S / max(took_s, 1e-6)))
+        factor = min(1.25, max(0.5, HOLD_S / max(took_s, 1e-6)))
         self.bytes_max = min(BUDGET_BYTES_MAX, max(BUDGET_BYTES_MIN, int(self.bytes_max * factor)))
 
 

@@ -37,8 +37,17 @@ from mesh.members import LIFE_S, Certified
 from mesh.replica import Replica
 
 STEP_TIMEOUT_S = 15.0
+REFUSALS = {b"HJ-expired": ("expired", "this invite has expired"), b"HJ-used": ("used", "this invite was used already")}
+"""What the issuer answers in place of J2 or J6 to somebody who proved the invite; anybody else gets nothing. It is not
+signed: who can change it could as well have cut the line."""
 
 log = logging.getLogger("hivemesh.pairing")
+
+
+class Unfinished(Unreachable):
+    """The issuer may have spent the invite, but its last message did not come."""
+
+    kind = "join_unfinished"
 
 
 class Pipe(Protocol):
@@ -162,7 +171,11 @@ class Pairing:
             self._replica.members_now.chain_of(me),
             entropy=self._entropy,
         )
-        await pipe.send(issuer.accept_untrusted(hello, now_s=self._now_s()))
+        try:
+            await pipe.send(issuer.accept_untrusted(hello, now_s=self._now_s()))
+        except BadInvite as refused:
+            await _refuse(pipe, refused)
+            raise
         offer, request = issuer.offer_untrusted(await _receive(pipe))
         await pipe.send(offer)
         confirmation = await _receive(pipe)
@@ -174,7 +187,9 @@ class Pairing:
             return store.spend_invite(connection, invite.body.invite, record, now_ms)
 
         if not await self._database.write(spend):
-            raise BadInvite("this invite was used already", reason="used")
+            used = _refused(b"HJ-used")
+            await _refuse(pipe, used)
+            raise used
         await self._replica.publish_signed([record])
         log.info("a machine joined", extra={"fields": {"invite": base32(invite.body.invite)[:8]}})
         await pipe.send(issuer.grant(record.wire, self._gates(), self._fleet_key(invite.body.mine), self._snapshot()))
@@ -206,6 +221,25 @@ class Pairing:
         return tuple(chosen)
 
 
+def _refused(word: bytes) -> BadInvite:
+    reason, message = REFUSALS[word]
+    return BadInvite(message, reason=reason, hint="ask whoever made it for a new one")
+
+
+async def _refuse(pipe: Pipe, refused: BadInvite) -> None:
+    for word, (reason, _) in REFUSALS.items():
+        if reason == refused.reason:
+            await pipe.send(word)
+
+
+async def _answer(pipe: Pipe) -> bytes:
+    """Wait for the issuer's next message, or learn why there is none."""
+    answer = await _receive(pipe)
+    if answer in REFUSALS:
+        raise _refused(answer)
+    return answer
+
+
 async def _receive(pipe: Pipe) -> bytes:
     with trio.move_on_after(STEP_TIMEOUT_S):
         return await pipe.receive()
@@ -233,16 +267,24 @@ async def join_over(
 
     Raises:
         PeerFault, Refused: The other side is not the issuer, or refused.
-        Unreachable: The connection ended.
+        Unfinished: The connection ended when the issuer might have spent the use already.
+        Unreachable: The connection ended before.
     """
     key = SigningKey(entropy(32))
     owner = None if invite.mine else SigningKey(entropy(32))
     joiner = Joiner(invite, key, owner, name, entropy=entropy)
     await pipe.send(joiner.hello)
-    await pipe.send(joiner.request_untrusted(await _receive(pipe)))
+    await pipe.send(joiner.request_untrusted(await _answer(pipe)))
     confirmation, issuer = joiner.confirm_untrusted(await _receive(pipe), now_s=read_clock().wall_ms // 1000)
-    await pipe.send(confirmation)
-    joined = joiner.finish_untrusted(await _receive(pipe), now_ms=read_clock().wall_ms)
+    try:
+        await pipe.send(confirmation)
+        grant = await _answer(pipe)
+    except Unreachable:
+        raise Unfinished(
+            "the issuer went away in the middle; this machine is where it was, but the invite may be used now",
+            hint="try once more; if it is refused as used, ask whoever made it for a new one",
+        ) from None
+    joined = joiner.finish_untrusted(grant, now_ms=read_clock().wall_ms)
     keys = {"node": key} if owner is None else {"node": key, "owner": owner}
     fleet_key = joined.fleet_key if joined.fleet_key is not None else entropy(32)
     return Belongings(keys, joined.genesis, joined.records, joined.gates, fleet_key), joined, issuer

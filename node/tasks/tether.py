@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -212,10 +213,9 @@ async def launch(folder: Path, work: Work) -> Tether:
         for fd in (reading, trouble, lock, words):
             os.close(fd)
     async with trio.lowlevel.FdStream(writing) as order:
-        try:
+        # One that died at once is told by the end of its news.
+        with suppress(trio.BrokenResourceError):
             await order.send_all(_order(work))
-        except trio.BrokenResourceError:
-            pass  # It died at once; the end of its news says so.
     return Tether(folder, news, pid)
 
 

@@ -16,11 +16,11 @@ from mesh.base.names import base32, clean_name, fingerprint_text
 from mesh.base.ports import Member
 from mesh.discovery import Discovery
 from mesh.identity import Belongings, Identity
-from mesh.invites import TTL_S_MAX, USES_MAX, InviteBody, read_link_untrusted
+from mesh.invites import TTL_S_MAX, USES_MAX, BadInvite, InviteBody, read_link_untrusted
 from mesh.kinds import Role, role_names, roles_named
 from mesh.members import Certified
 from mesh.overlay import Overlay
-from mesh.pairing import Pairing, Pipe, join_over
+from mesh.pairing import Pairing, Pipe, Unfinished, join_over
 from mesh.replica import Replica
 from node.addresses import MESH_PORT, Endpoint, parse_endpoint
 from node.calls import Call, Then
@@ -354,8 +354,14 @@ def _rounded(rtt_ms: float | None) -> float | None:
 def _join_failure(failures: list[MeshError], invite: InviteBody) -> MeshError:
     """Choose what to tell the person: a refusal by the issuer beats every silence."""
     for error in failures:
-        if isinstance(error, Refused):
+        if isinstance(error, Unfinished) or (isinstance(error, Refused) and error.reason != "not_let_in"):
             return error
+    if any(isinstance(error, Refused) for error in failures):
+        return BadInvite(
+            "no invite is open there: this one was used, has expired, or is another machine's",
+            reason="no_open_invite",
+            hint="ask whoever made it for a new one",
+        )
     where = ", ".join(invite.addresses) or "the LAN"
     detail = f" ({failures[-1].message})" if failures else ""
     return Unreachable(

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -539,9 +539,9 @@ async def trio_of(tmp_path: Path) -> AsyncIterator[tuple[Fleet, dict[str, Machin
         "bens": fleet.machine("bens", "ben"),
     }
     with trio.fail_after(DEADLINE_S):
-        async with machines["laptop"].up() as laptop, machines["mini"].up() as mini, machines["phone"].up() as phone:
-            async with machines["viewer"].up() as viewer, machines["bens"].up() as bens:
-                yield fleet, machines, {"laptop": laptop, "mini": mini, "phone": phone, "viewer": viewer, "bens": bens}
+        async with AsyncExitStack() as stack:
+            runs = {name: await stack.enter_async_context(machine.up()) for name, machine in machines.items()}
+            yield fleet, machines, runs
 
 
 async def test_asked_for_answered_from_another_machine(tmp_path: Path):

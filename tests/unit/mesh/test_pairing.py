@@ -348,3 +348,25 @@ async def test_a_joiner_knows_every_admin_and_every_expulsion_before_its_first_l
     assert node.identity.node_id in members.certificates
     assert joined.certified.node in members.certificates
     assert len(members.certificates) == 2, "other machines' certificates come with the first link"
+
+
+async def test_who_proved_the_invite_is_told_why_it_is_refused(node: Node):
+    """Not a silence that looks like a lost connection: used, expired, or gone away when it may have been spent."""
+    invite = await node.invite()
+    assert isinstance((await join(node, invite))[0], tuple)
+    outcome, _ = await join(node, invite)
+    assert isinstance(outcome, BadInvite)
+    assert outcome.reason == "used"
+    late = await node.invite(ttl_s=900)
+    node.now = Now(NOW.wall_ms + 901_000, NOW.steady_s + 901)
+    outcome, _ = await join(node, late)
+    assert isinstance(outcome, BadInvite)
+    assert outcome.reason == "expired"
+
+    def cut(number: int, message: bytes) -> bytes:
+        if number == 3:
+            raise Broken
+        return message
+
+    outcome, _ = await join(node, await node.invite(), serve_change=cut)
+    assert isinstance(outcome, room.Unfinished)

@@ -6,13 +6,13 @@ import hashlib
 import os
 import resource
 import struct
-import subprocess
 import time
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from mesh.base.errors import MeshError, Refused
 from node.tasks.checkout import lay_out, remove_folders, take_pack_untrusted
@@ -67,8 +67,7 @@ class Chunks:
 
 
 async def take(folder: Path, commit: bytes | str, pack: bytes, *, stated: int | None = None) -> TreeTotals:
-    folder.mkdir(exist_ok=True)
-    (folder / "tree").mkdir(exist_ok=True)
+    os.makedirs(folder / "tree", exist_ok=True)
     name = commit if isinstance(commit, str) else object_id(COMMIT, commit).hex()
     return await take_pack_untrusted(GIT, folder, name, len(pack) if stated is None else stated, Chunks(pack))
 
@@ -89,8 +88,8 @@ async def test_a_sound_pack_becomes_a_work_tree(tmp_path: Path):
     assert (tree / "a").read_bytes() == BODY
     assert os.readlink(tree / "link") == "hello\n"
     assert os.access(tree / "run", os.X_OK)
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=tree, capture_output=True, text=True, check=True)
-    assert status.stdout == "", "the command finds a clean work tree with its history"
+    status = await trio.run_process(["git", "status", "--porcelain"], cwd=tree, capture_stdout=True)
+    assert status.stdout == b"", "the command finds a clean work tree with its history"
 
 
 def evil_tree(name: bytes, mode: bytes = b"100644") -> bytes:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
 from mesh.base.errors import Refused
 from node.tasks.git import Git
@@ -218,7 +219,7 @@ async def test_a_work_tree_that_points_elsewhere_is_refused(tmp_path: Path):
 async def test_somebody_elses_repository_is_not_called_none(tmp_path: Path):
     """O-X21: ownership is said, the way out too, and no configuration is written."""
     folder = make(tmp_path / "r", {"a": "1\n"})
-    subprocess.run(["chown", "-R", "nobody", str(folder)], check=True)
+    await trio.run_process(["chown", "-R", "nobody", str(folder)])
     with pytest.raises(Refused, match="belongs to nobody and hivemesh runs as root") as refused:
         await find_repository(own_git(tmp_path), folder)
     assert refused.value.reason == "ownership"
@@ -269,7 +270,7 @@ async def test_a_merge_in_the_middle_is_sent_as_it_lies_there(tmp_path: Path):
     sh(folder, "checkout", "-q", "main")
     (folder / "a").write_text("3\n")
     sh(folder, "commit", "-qam", "three")
-    subprocess.run(["git", "merge", "other"], cwd=folder, env=ENV, capture_output=True, check=False)
+    await trio.run_process(["git", "merge", "other"], cwd=folder, env=ENV, capture_stdout=True, capture_stderr=True, check=False)
     assert "<<<<<<<" in unpack(await snap(folder), tmp_path / "there")["a"]
 
 

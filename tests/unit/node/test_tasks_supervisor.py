@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +81,11 @@ def marked(marker: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the state of processes is all there is to watch
+        await trio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +229,8 @@ async def test_one_line_without_an_end_is_output_like_any_other(tmp_path: Path):
 async def test_python_leaves_no_ignored_signals_behind(tmp_path: Path):
     ran = await run(tmp_path, "yes | head -1; grep SigIgn /proc/self/status || echo SigIgn: 0")
     first, ignored = ran.out.decode().splitlines()
-    assert first == "y" and int(ignored.split()[1], 16) & (1 << 12 | 1 << 24) == 0, "SIGPIPE and SIGXFSZ are as usual"
+    assert first == "y"
+    assert int(ignored.split()[1], 16) & (1 << 12 | 1 << 24) == 0, "SIGPIPE and SIGXFSZ are as usual"
 
 
 async def test_nothing_but_the_streams_is_inherited(tmp_path: Path):
@@ -250,8 +257,7 @@ async def test_a_supervisor_that_is_killed_leaves_no_exit_and_its_tree_is_swept(
         tether = await launch(
             folder, Work((b"sh", b"-c", b"setsid sleep 300 & sleep 300"), env, folder / "tree", 60, 1, 1, BIG)
         )
-        while len(marked("orphan-x3")) < 2:
-            await trio.sleep(0.01)
+        await until(lambda: len(marked("orphan-x3")) >= 2)
         bystander = await trio.lowlevel.open_process(["sleep", "300"])
         assert tether.pid is not None
         os.kill(tether.pid, 9)
@@ -261,8 +267,7 @@ async def test_a_supervisor_that_is_killed_leaves_no_exit_and_its_tree_is_swept(
         await tether.aclose()
         assert read_exit(folder) is None
         assert sweep(folder, "orphan-x3") >= 2
-        while marked("orphan-x3"):
-            await trio.sleep(0.01)
+        await until(lambda: not marked("orphan-x3"))
         assert bystander.returncode is None
         bystander.kill()
         await bystander.wait()

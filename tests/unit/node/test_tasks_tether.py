@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mesh.base.errors import OurFault
-from node.tasks.tether import Work, is_supervised, launch, prepare_folder, read_exit, reattach, sweep
+from node.tasks.tether import Work, has_file, is_supervised, launch, prepare_folder, read_exit, reattach, sweep
 
 DEADLINE_S = 20
 
@@ -32,7 +32,7 @@ async def test_a_living_supervisor_is_found_again_and_obeys(tmp_path: Path):
         await tether.aclose()
         again = reattach(folder)
         assert again is not None
-        while not (folder / "birth").exists():
+        while not has_file(folder, "birth"):  # noqa: ASYNC110 - a file wakes nobody
             await trio.sleep(0.01)
         again.cancel()
         while await again.wait_news() is not None:
