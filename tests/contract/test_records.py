@@ -1,16 +1,19 @@
-"""What every implementation of the Records and Directory ports must do; the fake in tests/fakes runs under it too."""
+"""What every implementation of the Records and Directory ports must do: the replica over real links, and the fake."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
 
 from mesh.base.errors import Refused
 from mesh.base.ports import Directory, Records
+from tests.fakes.overlays import open_two
 from tests.fakes.records import FakeMesh
 
 KIND = 48
@@ -43,7 +46,14 @@ async def fake_pair() -> AsyncIterator[tuple[End, End]]:
     )
 
 
-FACTORIES: dict[str, Factory] = {"fake": fake_pair}
+@asynccontextmanager
+async def real_pair() -> AsyncIterator[tuple[End, End]]:
+    with TemporaryDirectory() as folder:
+        async with open_two(Path(folder)) as (one, other):
+            yield End(one.replica, one.replica, one.sealer.seal), End(other.replica, other.replica, other.sealer.seal)
+
+
+FACTORIES: dict[str, Factory] = {"fake": fake_pair, "real": real_pair}
 """A factory opens two linked machines of one person, both with the role member."""
 
 

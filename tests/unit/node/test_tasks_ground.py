@@ -15,13 +15,14 @@ from node.tasks.ground import Locks, Pulses, closing, receive_message
 from node.tasks.task import WORKED, Key
 
 KEY = Key(WORKED, NodeId(b"q" * 16), TaskId(b"t" * 16), 1)
+PEER = NodeId(b"p" * 16)
 
 
 @dataclass
 class Quiet:
     """A channel that only remembers how it was closed."""
 
-    peer: NodeId = NodeId(b"p" * 16)
+    peer: NodeId = PEER
     messages: list[bytes] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 

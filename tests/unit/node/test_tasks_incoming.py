@@ -39,7 +39,7 @@ from node.messages import (
     WantPack,
 )
 from node.tasks.incoming import KEPT_MAX, TALKS_MAX, WAITING_MAX, read_offer_untrusted
-from node.tasks.ledger import Ledger, put_tasks
+from node.tasks.ledger import put_tasks
 from node.tasks.ports import RunSettings
 from node.tasks.runs import Runs
 from node.tasks.task import WORKED, Key, Task
@@ -134,7 +134,7 @@ async def test_garbage_and_messages_out_of_turn_end_their_channel_and_nothing_el
             for request in (b"", b"\xff" * 50, b"\x81\x18\x46", TASK_MESSAGES.encode(WantPack()), b"\x81\x18\x7f"):
                 assert isinstance(await r.ask(purpose, request), str)
         assert await r.ask(PURPOSE_FOLLOW, TASK_MESSAGES.encode(Cancel(b"t" * 16, 1))) == "the first message does not fit the channel's purpose"
-        assert await r.offer() == ("starting", "") or True
+        assert (await r.offer())[0] in ("starting", "running", "done")
         assert len(r.works.tasks()) == 1
 
 
@@ -190,9 +190,6 @@ async def test_one_requesters_tasks_are_bounded(tmp_path: Path):
         assert await r.offer() == ("refused", "queue_full")
         ledger._database.write_now(lambda c: c.execute("UPDATE task SET state = 'refused', final = 1"))
         assert (await r.offer())[0] in ("starting", "running", "done")
-        over = [dataclasses.replace(task, state="refused", key=dataclasses.replace(task.key, attempt=n)) for task in waiting[:1] for n in range(1, 2)]
-        assert isinstance(ledger, Ledger)
-        assert len(over) == 1
         many = (
             dataclasses.replace(waiting[0], state="refused", key=dataclasses.replace(waiting[0].key, task=TaskId(n.to_bytes(16, "big"))))
             for n in range(1_000, 1_000 + KEPT_MAX)
@@ -235,8 +232,9 @@ async def test_a_pack_that_breaks_off_leaves_nothing_and_may_come_again(tmp_path
                 assert (STATES[report.state], report.reason) == ("refused", "bad_tree")
             elif ending == "garbage":
                 await channel.send(b"garbage")
-                with pytest.raises(Unreachable):
-                    await channel.receive()
+                report = TASK_MESSAGES.decode_untrusted(await channel.receive() or b"", bytes_max=60_000)
+                assert isinstance(report, TaskReport)
+                assert (STATES[report.state], report.reason) == ("refused", "malformed")
             else:
                 r.laptop.fleet.network.cut(r.laptop.node, r.mini.node)
                 r.laptop.fleet.network.mend(r.laptop.node, r.mini.node)

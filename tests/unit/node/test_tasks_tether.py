@@ -10,7 +10,16 @@ import pytest
 import trio
 
 from mesh.base.errors import OurFault
-from node.tasks.tether import Work, has_file, is_supervised, launch, prepare_folder, read_exit, reattach, sweep
+from node.tasks.tether import (
+    Work,
+    has_file,
+    is_supervised,
+    launch,
+    prepare_folder,
+    read_exit,
+    reattach,
+    sweep,
+)
 
 DEADLINE_S = 20
 
