@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -20,7 +21,18 @@ SETTLE_S = 5.0
 FORGED_MAX = 8
 """So many records with false signatures end a link: a sound peer sends none."""
 
+DUE_MAX = 64
+"""Requests of the peer and own ones that wait for a slow peer to read; one more is dropped, and repeated by the next
+comparison. A sound peer has nine under way."""
+
 log = logging.getLogger("hivemesh.exchange")
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A message of this side that waits for its turn."""
+
+    message: Message
 
 
 class Exchange:
@@ -38,28 +50,53 @@ class Exchange:
         self._draw = draw
         self._reconciler = Reconciler(link.session.salt, replica.ids_of, replica.holds)
         self._forged = 0
+        self._due_in, self._due = trio.open_memory_channel[Message | _Own](DUE_MAX)
         self.settled = trio.Event()
 
     async def run(self) -> None:
-        """Exchange until the link closes or this is cancelled. A broken message ends the link, nothing else."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_comparisons)
-            nursery.start_soon(self._bound_settling)
-            async for data in self._link.messages:
-                try:
-                    message = MESSAGES.decode_untrusted(data, bytes_max=MESSAGE_BYTES_MAX + 64)
-                except Malformed as error:
-                    self._link.close_nowait(f"malformed message: {error.message}")
-                    break
-                await self._handle(message)
-                if self._reconciler.control_settled:
-                    self.settled.set()
-            nursery.cancel_scope.cancel()
+        """Exchange until the link closes or this is cancelled. A broken message ends the link, nothing else.
+
+        What comes is read whatever the peer does with what is sent: two sides that each waited for the other to read
+        first would wait for ever.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._run_comparisons)
+                nursery.start_soon(self._run_answers)
+                nursery.start_soon(self._bound_settling)
+                async for data in self._link.messages:
+                    try:
+                        message = MESSAGES.decode_untrusted(data, bytes_max=MESSAGE_BYTES_MAX + 64)
+                    except Malformed as error:
+                        self._link.close_nowait(f"malformed message: {error.message}")
+                        break
+                    await self._handle(message)
+                    self._note_settled()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.settled.set()  # Who waits for it goes on, and finds the link ended.
 
     async def _run_comparisons(self) -> None:
         while True:
             await self._send(self._reconciler.start())
             await trio.sleep(COMPARE_S * (0.75 + 0.5 * self._draw()))
+            # What was asked for and never came may have been superseded meanwhile; it is not waited for for ever.
+            self._reconciler.give_up_waiting()
+
+    async def _run_answers(self) -> None:
+        """Say what is due, as fast as the peer takes it."""
+        async for due in self._due:
+            if isinstance(due, _Own):
+                await self._send([due.message])
+            elif isinstance(due, Digests):
+                await self._send(self._reconciler.on_digests(due))
+                self._note_settled()
+            elif isinstance(due, Want):
+                await self._send(batches(self._replica.wires(due.ids)))
+
+    def _note_settled(self) -> None:
+        if self._reconciler.control_settled:
+            self.settled.set()
 
     async def _bound_settling(self) -> None:
         with trio.move_on_after(SETTLE_S):
@@ -68,21 +105,26 @@ class Exchange:
         self.settled.set()
 
     async def _handle(self, message: object) -> None:
-        if isinstance(message, Digests):
-            await self._send(self._reconciler.on_digests(message))
+        if isinstance(message, (Digests, Want)):
+            self._put_due(message)
         elif isinstance(message, Ids):
-            await self._send(self._reconciler.on_ids(message))
-        elif isinstance(message, Want):
-            await self._send(batches(self._replica.wires(message.ids)))
+            for own in self._reconciler.on_ids(message):
+                self._put_due(_Own(own))
         elif isinstance(message, Records):
             await self._take(message)
+
+    def _put_due(self, due: Message | _Own) -> None:
+        try:
+            self._due_in.send_nowait(due)
+        except trio.WouldBlock:
+            log.debug("a request was passed over: %d wait already; the next comparison repeats it", DUE_MAX)
 
     async def _take(self, message: Records) -> None:
         try:
             taken = await self._replica.take_untrusted(message.records, self._link.peer)
         except OurFault as fault:
-            log.error("records could not be stored", extra={"fields": {"why": fault.message}})
-            self._link.close_nowait("this machine cannot store records now")
+            # The link serves runs and presence all the same; a later comparison asks for these records again.
+            log.error("records from a link could not be stored: %s", fault.message)
             return
         for record_id, rejected in taken.arrived:
             self._reconciler.on_arrived(record_id, rejected=rejected)

@@ -8,6 +8,7 @@ machine (THREATS, "owner is a word an admin writes").
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,6 +22,8 @@ from mesh.records import Author, Record
 
 CERTIFICATE_BYTES_MAX = 1024
 CHAIN_MAX = 2
+CERTIFICATES_CACHED_MAX = 4096
+"""Certificates whose signatures are not checked again at the next fold; beyond, the least used is checked anew."""
 LIFE_S = 90 * 86_400
 CLOCK_SKEW_S = 26 * 3_600
 """A certificate counts this long before its first second, so that a joiner a day behind can link at once."""
@@ -162,6 +165,7 @@ def issue(
     return encode(SignedCertificate(body_bytes, issuer.sign(Context.CERTIFICATE, mesh, body_bytes), owner_signature))
 
 
+@functools.lru_cache(maxsize=CERTIFICATES_CACHED_MAX)
 def _open_untrusted(wire: bytes) -> tuple[SignedCertificate, CertificateBody]:
     signed = decode_untrusted(SignedCertificate, wire, bytes_max=CERTIFICATE_BYTES_MAX)
     return signed, decode_untrusted(CertificateBody, signed.body, bytes_max=700)
@@ -180,7 +184,15 @@ def _nobody(node: NodeId) -> OwnerId:
     return OwnerId(content_id(b"unproven owner" + node, size=16))
 
 
-def _certified(wire: bytes, signed: SignedCertificate, body: CertificateBody, mesh: MeshId) -> Certified:
+@functools.lru_cache(maxsize=CERTIFICATES_CACHED_MAX)
+def _certified(wire: bytes, issuer_key: bytes, mesh: MeshId) -> Certified | None:
+    """Check a certificate's signatures; None where the issuer's does not hold.
+
+    The same bytes under the same key always come out the same, and every fold looks at every certificate again.
+    """
+    signed, body = _open_untrusted(wire)
+    if not verify(issuer_key, Context.CERTIFICATE, mesh, signed.body, signed.signature):
+        return None
     node = node_id(body.public_key)
     proven = signed.owner_signature is not None and verify(
         body.owner_key, Context.OWNER, mesh, body.lineage + body.public_key, signed.owner_signature
@@ -300,7 +312,7 @@ class Members:
 
     def _chain_checked(self, wire: bytes, extra: Certified | None = None) -> Certified:
         """Verify one certificate against the root, or against an admin who is known or given."""
-        signed, body = _open_untrusted(wire)
+        body = _open_untrusted(wire)[1]
         if body.issuer == self.root:
             key = self.genesis.root_key
         else:
@@ -314,9 +326,10 @@ class Members:
             key = issuer.public_key
         if body.not_after_s is None and not body.roles & Role.ADMIN:
             raise Refused("a certificate without an end is only for admins", reason="bad_chain")
-        if not verify(key, Context.CERTIFICATE, self.mesh, signed.body, signed.signature):
+        certified = _certified(wire, key, self.mesh)
+        if certified is None:
             raise Refused("the certificate was not signed by its issuer in this mesh", reason="bad_signature")
-        return _certified(wire, signed, body, self.mesh)
+        return certified
 
     def check_untrusted(self, chain: tuple[bytes, ...], *, now_s: int, me: NodeId) -> Certified:
         """Check what a peer shows of itself: the one place where a certificate becomes a right to a link.

@@ -37,6 +37,8 @@ DIALS_AT_ONCE_MAX = 8
 FULL_MESH_MAX = 12
 LOOK_S = 1.0
 """How often the node looks whom to dial, when nothing wakes it earlier."""
+ADDRESS_BYTES_MAX = 80
+"""A longer address (the name of a host, told by hand) does not fit into a presence and is left out."""
 PRESENCE_BURST = 3
 PRESENCE_REFILL_S = 2.0
 
@@ -186,7 +188,7 @@ class Overlay:
                 return
             old.link.close_nowait("replaced")
         self.links[peer] = fresh
-        log.info("link up", extra={"fields": {"peer": suffix(peer), "dialled": fresh.address or ""}})
+        log.info("link to %s is up%s", suffix(peer), f", dialled at {fresh.address}" if fresh.address else "")
         self._links_changed()
         try:
             await self._run_link(fresh)
@@ -195,7 +197,7 @@ class Overlay:
                 del self.links[peer]
             ended = self._read_clock()
             self._members.lived(peer, ended.steady_s - now.steady_s, ended.steady_s, self.draw())
-            log.info("link down", extra={"fields": {"peer": suffix(peer), "reason": link.close_reason}})
+            log.info("link to %s is down: %s", suffix(peer), link.close_reason)
             self._links_changed()
 
     async def _run_link(self, held: Held) -> None:
@@ -212,7 +214,7 @@ class Overlay:
         try:
             await self._database.write(lambda connection: store.note_address(connection, peer, address, now_ms))
         except OurFault as fault:
-            log.warning("an address was not remembered", extra={"fields": {"why": fault.message}})
+            log.warning("an address was not remembered: %s", fault.message)
 
     async def _route(self, held: Held) -> None:
         await held.exchange.settled.wait()
@@ -330,7 +332,7 @@ class Overlay:
         try:
             link = await self._dial(nursery, addresses, expected)
         except MeshError as error:
-            log.debug("dial failed", extra={"fields": {"addresses": addresses, "why": error.message}})
+            log.debug("dialling %s failed: %s", ", ".join(addresses), error.message)
             schedule.failed(what, self._read_clock().steady_s, self.draw())
         else:
             if expected is None:
@@ -350,7 +352,7 @@ class Overlay:
                 for message in messages:
                     if not held.link.send_message_nowait(message):
                         # The next comparison brings what did not fit; a push is only the fast way.
-                        log.debug("a push was skipped", extra={"fields": {"peer": suffix(peer)}})
+                        log.debug("a push to %s was skipped", suffix(peer))
                         break
 
     async def _run_presence(self) -> None:
@@ -367,7 +369,7 @@ class Overlay:
             try:
                 await self._replica.publish(PRESENCE, b"", encode(self._presence(members)))
             except OurFault as fault:
-                log.error("presence was not published", extra={"fields": {"why": fault.message}})
+                log.error("presence was not published: %s", fault.message)
             with trio.move_on_after(period_s(members) * (0.9 + 0.1 * self.draw())):
                 await self._speak_now.wait()
                 await trio.sleep(LINK_AGE_S_MIN / 4)
@@ -384,7 +386,7 @@ class Overlay:
             period_s(members),
             self._place.name(),
             self._place.software,
-            self._place.addresses()[:4],
+            tuple(a for a in self._place.addresses() if len(a.encode()) <= ADDRESS_BYTES_MAX)[:4],
             marks,
             running,
             slots,
@@ -394,7 +396,8 @@ class Overlay:
         """Close the link of a machine that is expelled, within one wake of knowing."""
         async for _ in self._replica.changes({CERTIFICATE, EXPULSION}):
             for peer, held in list(self.links.items()):
+                # One whose certificate has not come by record yet has proved it in the handshake.
                 member = self._replica.member(peer)
-                if member is None or member.state in ("expelled", "expired"):
-                    held.link.close_nowait("expelled" if member else "not a member")
+                if member is not None and member.state in ("expelled", "expired"):
+                    held.link.close_nowait(member.state)
             self._look_now.set()

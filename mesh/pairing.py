@@ -17,7 +17,7 @@ from mesh.base.clock import Now
 from mesh.base.crypto import Entropy, SigningKey
 from mesh.base.db import Connection, Database
 from mesh.base.errors import Refused, Unreachable
-from mesh.base.names import NodeId, base32, node_id
+from mesh.base.names import NodeId, base32, node_id, suffix
 from mesh.identity import FLEET, GATE, Belongings, Identity
 from mesh.invites import (
     ADDRESSES_MAX,
@@ -191,7 +191,7 @@ class Pairing:
             await _refuse(pipe, used)
             raise used
         await self._replica.publish_signed([record])
-        log.info("a machine joined", extra={"fields": {"invite": base32(invite.body.invite)[:8]}})
+        log.info("%s joined by invite %s", suffix(node_id(request.public_key)), base32(invite.body.invite)[:8])
         await pipe.send(issuer.grant(record.wire, self._gates(), self._fleet_key(invite.body.mine), self._snapshot()))
 
     def _now_s(self) -> int:

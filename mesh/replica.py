@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import trio
@@ -17,7 +17,7 @@ import trio
 from mesh import kinds, presence, store
 from mesh.base.clock import FUTURE_MS_MAX, Now, next_version, version_ms
 from mesh.base.codec import Malformed, decode_untrusted
-from mesh.base.db import Database
+from mesh.base.db import Connection, Database
 from mesh.base.errors import OurFault, Refused
 from mesh.base.names import NodeId
 from mesh.base.ports import Entry, Member
@@ -63,6 +63,7 @@ class Replica:
         identity: Who this machine is.
         read_clock: Reads both clocks.
         linked: The machines this one holds a link to now.
+        my_name: What this machine is called now; its certificate holds the name it joined with.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class Replica:
         identity: Identity,
         read_clock: Callable[[], Now],
         linked: Callable[[], Collection[NodeId]],
+        my_name: Callable[[], str],
     ) -> None:
         self._database = database
         self._identity = identity
         self._read_clock = read_clock
         self._linked = linked
+        self._my_name = my_name
         self._genesis = decode_untrusted(Genesis, identity.genesis, bytes_max=200)
         self._newest = store.newest_version(database.reader, identity.node_id)
         self._watchers: list[tuple[frozenset[int], trio.MemorySendChannel[None]]] = []
@@ -106,9 +109,9 @@ class Replica:
 
     @property
     def me(self) -> Member:
-        """This machine, as its certificate says; its state is ``live``."""
+        """This machine, as its certificate and its settings say; its state is ``live``."""
         own = self.members_now.certificates[self._identity.node_id]
-        return self._member(own, "live", self._read_clock())
+        return replace(self._member(own, "live", self._read_clock()), name=self._my_name())
 
     def member(self, node: NodeId) -> Member | None:
         """Look up one machine, also an expelled one; None where no certificate is known."""
@@ -223,7 +226,7 @@ class Replica:
     async def publish_signed(self, records: Sequence[Record]) -> None:
         """Push records that were signed and stored elsewhere in this node (a certificate issued by a pairing)."""
         self._changed(records)
-        await self._push_in.send(Push(tuple(records), None))
+        await self._pass_on(Push(tuple(records), None))
 
     async def withdraw(self, kind: int, key: bytes) -> None:
         """Replace a register of this machine by a tombstone; nothing happens where there is none."""
@@ -305,8 +308,10 @@ class Replica:
         parsed.sort(key=lambda r: (r.kind != CERTIFICATE, r.author != self.members_now.root, r.order))
         sound: list[Record] = []
         for record in parsed:
-            if self.holds(record.record_id):
-                arrived.append((record.record_id, False))
+            held = store.register(self._database.reader, record.author, record.kind, record.key)
+            if held is not None and held.order >= record.order:
+                # What stands here already is not asked for again, nor is what it superseded.
+                arrived.append((record.record_id, held.record_id != record.record_id))
                 continue
             verdict = self._judge(record, self._read_clock().wall_ms)
             forged += verdict is Verdict.FORGED
@@ -329,10 +334,20 @@ class Replica:
 
     async def _keep(self, records: Sequence[Record], source: NodeId | None) -> None:
         now_ms = self._read_clock().wall_ms
-        fresh = await self._database.write(lambda connection: store.put_records(connection, records, now_ms))
+        with trio.CancelScope(shield=True):
+            # What is on the disk must be known here and go out, although whoever wanted it has gone meanwhile.
+            fresh = await self._database.write(lambda connection: store.put_records(connection, records, now_ms))
+            if fresh:
+                self._changed(fresh)
         if fresh:
-            self._changed(fresh)
-            await self._push_in.send(Push(tuple(fresh), source))
+            await self._pass_on(Push(tuple(fresh), source))
+
+    async def _pass_on(self, push: Push) -> None:
+        """Hand a push to the links; a cancellation keeps it back only where so many wait that it must wait too."""
+        try:
+            self._push_in.send_nowait(push)
+        except trio.WouldBlock:
+            await self._push_in.send(push)
 
     def _changed(self, records: Sequence[Record]) -> None:
         """Fold what changed and wake who watches."""
@@ -358,15 +373,23 @@ class Replica:
                     self._watchers.remove(watcher)
 
     async def run_sweep(self) -> None:
-        """Delete expired records once a minute, until cancelled."""
+        """Delete expired records, and what expelled machines wrote, once a minute, until cancelled."""
         while True:
             now_ms = self._read_clock().wall_ms
             try:
-                if await self._database.write(partial(store.sweep, now_ms=now_ms, now_s=now_ms // 1000)):
+                if await self._database.write(partial(self._sweep, now_ms=now_ms)):
                     self.wake(set(kinds.KINDS))
             except OurFault as fault:
-                log.error("expired records were not deleted", extra={"fields": {"why": fault.message}})
+                log.error("expired records were not deleted: %s", fault.message)
             await trio.sleep(SWEEP_S)
+
+    def _sweep(self, connection: Connection, now_ms: int) -> int:
+        """Runs in the writer's thread; a fold is never changed in place, so it may be read there."""
+        members = self.members_now
+        for certified in members.certificates.values():
+            if members.is_out(certified) and certified.node != self._identity.node_id:
+                store.drop_author(connection, certified.node)
+        return store.sweep(connection, now_ms, now_ms // 1000)
 
     def may(self, role: Role) -> bool:
         """Whether this machine has a role."""

@@ -52,8 +52,8 @@ from node.reach import Reach
 from node.sessions import store as sessions_store
 from node.sessions.watch import Watcher, run_watch
 from node.tasks import ledger
-from node.tasks.ports import RunSettings
 from node.tasks.runs import Runs, open_runs
+from node.tasks.task import WORKED
 from node.verbs.access import Access
 from node.verbs.fleet import Fleet
 from node.verbs.hive import Hive
@@ -237,11 +237,11 @@ async def open_node(
         listeners, bound = await _listen(settings)
         reach = Reach(bound, settings.advertise)
         links: dict[NodeId, Held] = {}
-        replica = Replica(database, identity, read_clock, links.keys)
+        replica = Replica(database, identity, read_clock, links.keys, live.name)
         gatehouse = Gatehouse(identity, database, replica, boot)
         sealer = _sealer(identity, database, replica)
         pairing = Pairing(database, identity, replica, read_clock, secrets.token_bytes)
-        place = Place(live.name, f"hivemesh {VERSION}", boot, reach.addresses, reach.loopback, lambda: (0, settings.tasks_slots))
+        place = Place(live.name, f"hivemesh {VERSION}", boot, reach.addresses, reach.loopback, partial(_load, tasks_db, live))
         overlay = Overlay(replica, database, place, gatehouse.initiator, read_clock, secrets.token_bytes, links)
         doors = Doors(gatehouse.responder, pairing.is_open, pairing.serve, lambda: reach.host_names)
         watcher = Watcher(
@@ -250,7 +250,7 @@ async def open_node(
         async with (
             _maybe_discovery(settings, reach, gatehouse) as discovery,
             open_curator(hive_db, replica, replica, sealer, read_clock) as curator,
-            _open_runs(home, settings, tasks_db, overlay, replica, identity, sealer) as runs,
+            _open_runs(home, live, tasks_db, overlay, replica, identity, sealer) as runs,
             trio.open_nursery() as nursery,
         ):
             arrivals_in, arrivals = trio.open_memory_channel[Link](ARRIVALS_WAITING_MAX)
@@ -277,9 +277,15 @@ async def open_node(
             nursery.cancel_scope.cancel()
 
 
+def _load(tasks_db: Database, live: LiveSettings) -> tuple[int, int]:
+    """Tasks that run here now, and how many may."""
+    running = sum(task.state == "running" for task in ledger.Ledger(tasks_db).live(WORKED))
+    return running, live.run_settings().slots
+
+
 def _open_runs(
     home: Home,
-    settings: Settings,
+    live: LiveSettings,
     database: Database,
     overlay: Overlay,
     replica: Replica,
@@ -287,14 +293,7 @@ def _open_runs(
     sealer: FleetSealer,
 ) -> AbstractAsyncContextManager[Runs]:
     return open_runs(
-        settings=RunSettings(
-            settings.runs,
-            settings.tasks_slots,
-            settings.tasks_timeout_s,
-            settings.tasks_output_bytes_max,
-            settings.tasks_keep_d,
-            settings.tasks_sandbox,
-        ),
+        read_settings=live.run_settings,
         database=database,
         channels=overlay,
         directory=replica,

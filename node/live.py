@@ -10,8 +10,11 @@ from mesh.base.names import clean_name
 from node.config import Settings, load_settings
 from node.configfile import Value
 from node.home import Home
+from node.tasks.ports import RunSettings
 
-LIVE_KEYS = frozenset({"name", "runs"})
+LIVE_KEYS = frozenset(
+    {"name", "runs", "tasks.slots", "tasks.timeout_s", "tasks.output_bytes_max", "tasks.keep_d", "tasks.sandbox"}
+)
 """Settings in force at once; the others are at the next start."""
 
 
@@ -41,6 +44,13 @@ class LiveSettings:
     def runs(self) -> str:
         """``mine``, ``ask`` or ``off``."""
         return self._settings.runs
+
+    def run_settings(self) -> RunSettings:
+        """The settings of runs."""
+        now = self._settings
+        return RunSettings(
+            now.runs, now.tasks_slots, now.tasks_timeout_s, now.tasks_output_bytes_max, now.tasks_keep_d, now.tasks_sandbox
+        )
 
     def warnings(self) -> tuple[str, ...]:
         """What in the file was passed over."""

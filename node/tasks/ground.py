@@ -66,13 +66,14 @@ class Ground:
     """Everything runs need, handed in by who composes the node.
 
     Attributes:
+        read_settings: Gives the settings of runs as they hold now; they may change while the node runs.
         folder: ``tasks``; one folder a task below it.
         own_git: For the user's repositories, with their global configuration.
         strange_git: For strangers' objects, with nobody's.
         started_ms: Wall clock when runs started here.
     """
 
-    settings: RunSettings
+    read_settings: Callable[[], RunSettings]
     times: RunTimes
     ledger: Ledger
     channels: Channels
@@ -92,6 +93,11 @@ class Ground:
     started_ms: int
     pulses: Pulses = field(default_factory=Pulses)
     locks: Locks = field(default_factory=Locks)
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings as they hold now."""
+        return self.read_settings()
 
     @property
     def me(self) -> NodeId:

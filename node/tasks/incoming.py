@@ -112,7 +112,8 @@ class IncomingTalks:
         self._ground = ground
         self._workshop = workshop
         self._approvals = approvals
-        self._arriving: set[Key] = set()
+        self._incoming = ground.channels.incoming(TASK_PURPOSES)
+        self._arriving: set[str] = set()
         self._talks = 0
 
     async def run(self) -> None:
@@ -121,7 +122,7 @@ class IncomingTalks:
         If cancelled: open channels end; tasks run on.
         """
         async with trio.open_nursery() as nursery:
-            async for incoming in self._ground.channels.incoming(TASK_PURPOSES):
+            async for incoming in self._incoming:
                 if self._talks >= TALKS_MAX:
                     nursery.start_soon(incoming.channel.aclose, "busy")
                     continue
@@ -161,13 +162,14 @@ class IncomingTalks:
             raise PeerFault("the offer comes from a stranger")
         body = read_offer_untrusted(offer, ground.mesh, channel.peer, member.public_key, ground.me)
         key = Key(WORKED, channel.peer, TaskId(body.task), body.attempt)
-        if key in self._arriving:
-            raise PeerFault("this task is on its way already")
-        self._arriving.add(key)
+        folder = folder_name(key)
+        if folder in self._arriving:
+            raise PeerFault("a task of this id is on its way already")
+        self._arriving.add(folder)
         try:
             report = await self._admit(channel, key, body)
         finally:
-            self._arriving.discard(key)
+            self._arriving.discard(folder)
         await channel.send(TASK_MESSAGES.encode(report))
 
     async def _admit(self, channel: Channel, key: Key, body: OfferBody) -> TaskReport:

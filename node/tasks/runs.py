@@ -338,7 +338,7 @@ def _make_folder(folder: Path) -> None:
 @asynccontextmanager
 async def open_runs(
     *,
-    settings: RunSettings,
+    read_settings: Callable[[], RunSettings],
     database: Database,
     channels: Channels,
     directory: Directory,
@@ -357,7 +357,7 @@ async def open_runs(
     """Take up the tasks of earlier runs of the node, and serve new ones while the block runs.
 
     Args:
-        settings: This machine's settings of runs.
+        read_settings: Gives this machine's settings of runs as they hold now.
         database: ``tasks.db``, opened with ``ledger.SCHEMA``, durable.
         channels: To and from other machines.
         directory: Who they are.
@@ -381,7 +381,7 @@ async def open_runs(
     times = times or RunTimes()
     _make_folder(folder)
     ground = Ground(
-        settings=settings,
+        read_settings=read_settings,
         times=times,
         ledger=Ledger(database),
         channels=channels,
@@ -403,11 +403,12 @@ async def open_runs(
     approvals = Approvals(ground)
     workshop = Workshop(ground, approvals)
     outgoing = Outgoing(ground)
+    talks = IncomingTalks(ground, workshop, approvals)
     await sweep_strays(ground)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(workshop.run)
         nursery.start_soon(outgoing.run)
-        nursery.start_soon(IncomingTalks(ground, workshop, approvals).run)
+        nursery.start_soon(talks.run)
         nursery.start_soon(run_sweeps, ground)
         yield Runs(ground, outgoing, workshop, approvals)
         nursery.cancel_scope.cancel()

@@ -229,8 +229,10 @@ class Workshop:
         await self._settle(key, Vanished(log_end(str(folder / "log"))))
 
     async def _settle(self, key: Key, event: WorkerEvent) -> None:
-        await self.advance(key, event)
-        await self.tidy(key)
+        """Record how a task ended, and meanwhile free what it filled: a full disk must not keep its own end unsaid."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.tidy, key)
+            await self.advance(key, event)
 
     async def _take_up(self, task: Task) -> None:
         """Find the supervisor of a task an earlier run of the node started, or settle the task."""

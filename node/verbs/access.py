@@ -146,7 +146,7 @@ class Access:
                 await self.publish()
                 await self._apply()
             except MeshError as fault:
-                log.error("revocations could not be applied", extra={"fields": {"why": fault.message}})
+                log.error("revocations could not be applied: %s", fault.message)
                 with trio.move_on_after(RETRY_S):
                     await changes.receive()
                 continue

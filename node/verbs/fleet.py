@@ -81,12 +81,14 @@ class Fleet:
         """One session: this machine's in full, another machine's as it was published."""
         prefix = call.text("session", bytes_max=128)
         try:
-            return await self.watcher.session_detail(prefix)
+            found = await self.watcher.session_detail(prefix)
+            rows = [row for row in self.rows() if row["session"] == found["session"] and row["agent"] == found["agent"]]
+            return {**found, "state": rows[0] if rows else found["state"]}
         except Usage as unknown:
-            found = [row for row in self.rows() if str(row["session"]).startswith(prefix)] if prefix else []
-            if len(found) != 1:
+            rows = [row for row in self.rows() if str(row["session"]).startswith(prefix)] if prefix else []
+            if len(rows) != 1:
                 raise unknown from None
-            return found[0]
+            return rows[0]
 
     async def run_publishing(self, changed: trio.MemoryReceiveChannel[None]) -> None:
         """Publish this machine's sessions as they change, until cancelled. What the disk refuses is tried again.
@@ -107,7 +109,7 @@ class Fleet:
                     await self.replica.withdraw(SESSION, key)
                     del self._published[key]
             except OurFault as fault:
-                log.error("sessions were not published", extra={"fields": {"why": fault.message}})
+                log.error("sessions were not published: %s", fault.message)
             if todo.publish or todo.withdraw:
                 self.replica.wake({SESSION})
             with trio.move_on_after(max(WATCH_S_MIN, todo.next_look_s - now.steady_s)):

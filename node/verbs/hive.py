@@ -85,7 +85,7 @@ class Hive:
             try:
                 await self.take_decisions()
             except (OurFault, Damaged) as fault:
-                log.error("decisions were not kept", extra={"fields": {"why": fault.message}})
+                log.error("decisions were not kept: %s", fault.message)
                 await trio.sleep(RETRY_S)
                 continue
             await changed.receive()

@@ -1,4 +1,4 @@
-"""What every implementation of the Channels port must do; the fake in tests/fakes runs under it too.
+"""What every implementation of the Channels port must do: the overlay over real links, and the fake.
 
 Order and message boundaries are kept, an unread channel holds its sender back without holding others back, a close
 says whether it was in order, and the peer at the other end is the one whose key proved it.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
@@ -17,6 +19,7 @@ from mesh.base.errors import Unreachable
 from mesh.base.names import NodeId
 from mesh.base.ports import CHANNEL_MESSAGE_BYTES_MAX, Channel, Channels, Incoming
 from tests.fakes.channels import FakeNetwork
+from tests.fakes.overlays import open_two, until
 
 PURPOSES = range(64, 68)
 PURPOSE = 65
@@ -57,7 +60,20 @@ async def fake_linked() -> AsyncIterator[Linked]:
     yield Linked(network.join(a), network.join(b), a, b, NodeId(b"x" * 16), cut)
 
 
-FACTORIES: dict[str, Factory] = {"fake": fake_linked}
+@asynccontextmanager
+async def real_linked() -> AsyncIterator[Linked]:
+    with TemporaryDirectory() as folder:
+        async with open_two(Path(folder)) as (one, other):
+
+            async def cut() -> None:
+                one.cut()
+                other.cut()
+                await until(lambda: not one.overlay.links and not other.overlay.links)
+
+            yield Linked(one.overlay, other.overlay, one.id, other.id, NodeId(b"x" * 16), cut)
+
+
+FACTORIES: dict[str, Factory] = {"fake": fake_linked, "real": real_linked}
 """A factory opens two linked machines; another implementation adds itself here."""
 
 

@@ -55,7 +55,7 @@ class Machine(FakeNode):
         channels = self.fleet.network.join(self.node)
         try:
             async with open_runs(
-                settings=self.settings,
+                read_settings=lambda: self.settings,
                 database=database,
                 channels=channels,
                 directory=self.directory,

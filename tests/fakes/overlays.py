@@ -34,7 +34,7 @@ WORKING = Role.MEMBER | Role.WORKER | Role.RELAY
 async def until(condition: Callable[[], object], seconds: float = DEADLINE_S) -> None:
     """Wait for a condition, with a deadline."""
     with trio.fail_after(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - whatever the part, its state is all there is to watch
             await trio.sleep(0.005)
 
 
@@ -110,12 +110,12 @@ async def open_machine(
         folder: Its home; with ``goods`` a new one, else one that was settled before.
         goods: From :func:`founder` or :meth:`Machine.invited`.
         clock: What it reads the time from.
-        name: What it says it is called; None: as certified.
+        name: What it says it is called; None: as its folder.
         addresses: What it says of where it is; None: the truth.
         port: Where it listens; 0 takes a free one.
     """
     if goods is not None:
-        folder.mkdir()
+        folder.mkdir()  # noqa: ASYNC240
         decide_move(folder, goods, clock().wall_ms)
         finish_move(folder)
     database = Database(folder / "mesh.db", store.SCHEMA)
@@ -124,10 +124,11 @@ async def open_machine(
         listeners = await open_listeners([("127.0.0.1", port)])
         address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
         links: dict[NodeId, Held] = {}
-        replica = Replica(database, identity, clock, links.keys)
+        said = name or folder.name
+        replica = Replica(database, identity, clock, links.keys, lambda: said)
         boot = secrets.token_bytes(8)
         gatehouse = Gatehouse(identity, database, replica, boot)
-        place = Place(lambda: name or replica.me.name, "test 1", boot, lambda: (address,) if addresses is None else addresses, True, lambda: (0, 1))
+        place = Place(lambda: said, "test 1", boot, lambda: (address,) if addresses is None else addresses, True, lambda: (0, 1))
         made: list[Machine] = []
 
         def initiator(expected: NodeId | None) -> Initiator:

@@ -517,6 +517,29 @@ async def test_a_full_disk_refuses_says_so_and_recovers(tmp_path: Path):
             await two.sh("true")
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/proc/self/mounts").exists(), reason="needs to mount a small disk")
+async def test_a_task_that_fills_the_disk_fails_alone(tmp_path: Path):
+    """O-X13: true exit status although not a byte was free, the node stays up, and the next task runs without a restart."""
+    fleet = Fleet(tmp_path)
+    laptop, mini = fleet.machine("laptop"), fleet.machine("mini")
+    mini.folder.mkdir()
+    await trio.run_process(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mini.folder)])
+    try:
+        with trio.fail_after(DEADLINE_S):
+            async with laptop.up() as asks, mini.up():
+                script = "echo before; dd if=/dev/zero of=fill bs=1M count=1000 2>/dev/null; echo after; head -c 300000 /dev/zero; exit 9"
+                over = await asks.wait_final((await asks.start(mini.node, ["sh", "-c", script])).task.key)
+                out, _, gaps = await output(asks, over.key)
+                assert (over.state, over.exit_code, over.output_bytes) == ("failed", 9, 300_013)
+                assert out.startswith(b"before\n")
+                assert gaps
+                assert "the disk was full" in over.detail
+                again = await asks.wait_final((await asks.start(mini.node, ["echo", "again"])).task.key)
+                assert (again.state, (await output(asks, again.key))[0]) == ("done", b"again\n")
+    finally:
+        await trio.run_process(["umount", str(mini.folder)])
+
+
 async def test_an_expelled_machines_task_is_lost(tmp_path: Path):
     async with pair(tmp_path) as two:
         task = await two.sh("sleep 1")

@@ -136,7 +136,7 @@ async def test_a_mistake_in_sql_is_raised_to_who_made_it(tmp_path: Path):
     database.close()
 
 
-@pytest.mark.parametrize("error", [apsw.CorruptError, apsw.IOError, apsw.NotADBError])
+@pytest.mark.parametrize("error", [apsw.CorruptError, apsw.IOError, apsw.NotADBError, apsw.FullError])
 def test_a_fault_of_the_file_inside_a_write_is_a_fault_of_ours_with_the_files_name(tmp_path: Path, error: type[apsw.Error]):
     database = Database(tmp_path / "x.db", SCHEMA)
 
@@ -642,6 +642,13 @@ def test_a_failing_fill_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path
         write_whole(path, WHOLE, fail)
     with pytest.raises(OurFault):
         write_whole(tmp_path / "missing" / "x.db", WHOLE, lines("x"))
+    for error, family in ((apsw.FullError, StorageFull), (apsw.IOError, OurFault)):
+
+        def full(connection: Connection, error: type[apsw.Error] = error) -> None:
+            raise error("from inside")
+
+        with pytest.raises(family):
+            write_whole(path, WHOLE, full)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["index.db"]
 
@@ -662,6 +669,18 @@ def test_a_reader_of_a_whole_file_can_select_and_nothing_else(tmp_path: Path, mo
         whole.read(lambda c: c.execute(statement).fetchall(), time_ms_max=1000)
     assert read_lines(whole) == ["a"]
     assert [p.name for p in tmp_path.iterdir()] == ["index.db"]
+    whole.close()
+
+
+def test_a_full_text_index_can_be_searched_and_nothing_else(tmp_path: Path):
+    """FTS5 looks at data_version by itself, so that one pragma is let through."""
+    path = tmp_path / "index.db"
+    write_whole(path, "CREATE VIRTUAL TABLE page USING fts5(text)", lambda c: c.execute("INSERT INTO page VALUES ('how auth works')"))
+    whole = WholeFile(path)
+    search = "SELECT text FROM page WHERE page MATCH ? ORDER BY bm25(page)"
+    assert whole.read(lambda c: c.execute(search, ("auth",)).fetchall(), time_ms_max=1000) == [("how auth works",)]
+    with pytest.raises((apsw.Error, MeshError)):
+        whole.read(lambda c: c.execute("INSERT INTO page(page) VALUES ('optimize')").fetchall(), time_ms_max=1000)
     whole.close()
 
 

@@ -422,6 +422,17 @@ def test_a_proof_made_for_another_purpose_is_refused(context: Context):
         initiator.answer_untrusted(head + sealed)
 
 
+@pytest.mark.parametrize("context", [c for c in Context if c is not Context.LINK_INITIATOR])
+def test_an_initiators_proof_made_for_another_purpose_is_refused(context: Context):
+    initiator, responder = TWO.initiator(), TWO.responder()
+    reply = responder.accept_untrusted(initiator.hello)
+    second = digest(digest(initiator.hello, reply[:REPLY_HEAD_BYTES]), reply)
+    proof = handshake._proof(TWO.mesh.credentials(TWO.here, TWO.members), context, second)
+    closing = seal_once(derive(responder._root, "initiator proof", second), proof, second)
+    with pytest.raises(PeerFault, match="does not hold the key"):
+        responder.finish_untrusted(closing)
+
+
 def test_boot_and_counter_reach_the_other_side():
     mesh = Mesh("counted")
     two = Two(mesh)

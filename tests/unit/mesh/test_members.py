@@ -204,6 +204,17 @@ def test_an_admin_without_alices_key_cannot_make_a_machine_of_alice():
     assert len(owners) == 1, "a machine's unproven owner is an id of its own, always the same"
 
 
+@pytest.mark.parametrize("context", [c for c in Context if c is not Context.OWNER])
+def test_nothing_an_owner_signed_for_another_purpose_makes_a_machine_theirs(context: Context):
+    """SECURITY 10."""
+    mesh = Mesh()
+    key = mesh.signing_key()
+    signed = decode_untrusted(SignedCertificate, mesh.certificate(key, mesh.ana), bytes_max=1024)
+    posed = encode(replace(signed, owner_signature=mesh.ana.sign(context, mesh.mesh, node_id(key.public) + key.public)))
+    certified = mesh.members().check_untrusted((posed,), now_s=NOW_S, me=NodeId(bytes(16)))
+    assert not certified.owner_proven
+
+
 def test_unproven_machines_share_no_owner():
     mesh = Mesh()
     two = [mesh.machine(str(n), countersigned=False) for n in range(2)]

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
+from mesh import invites as room_of_links
 from mesh import pairing as room
 from mesh import store
 from mesh.base.clock import Now
-from mesh.base.codec import decode_untrusted
+from mesh.base.codec import decode_untrusted, encode
+from mesh.base.crypto import Context, SigningKey
 from mesh.base.db import Database
 from mesh.base.errors import MeshError, PeerFault, Refused, Unreachable
-from mesh.base.names import owner_id
+from mesh.base.names import node_id, owner_id
 from mesh.identity import Belongings, Identity, decide_move, finish_move, founding, read_identity
-from mesh.invites import BadInvite, InviteBody, Joined, read_link_untrusted
+from mesh.invites import (
+    BadInvite,
+    InviteBody,
+    Issuer,
+    Joined,
+    Joiner,
+    JoinOffer,
+    JoinRequest,
+    OpenInvite,
+    read_link_untrusted,
+)
 from mesh.kinds import CERTIFICATE, Lane, Role
-from mesh.members import Certified, Genesis, Members, mesh_id
+from mesh.members import Certified, Genesis, Members, certificate_body_untrusted, issue, mesh_id, sign_owner
 from mesh.pairing import Pairing, join_over
 from mesh.records import Record
 from mesh.replica import Replica
-from tests.fakes.meshes import NOW, Drawn
+from tests.fakes.meshes import NOW, NOW_S, Drawn
 
 WORKING = Role.MEMBER | Role.WORKER
 
@@ -78,7 +92,7 @@ class Node:
     def open(self) -> None:
         self.database = Database(self.folder / "mesh.db", store.SCHEMA)
         self.identity: Identity = read_identity(self.folder, self.database)
-        self.replica = Replica(self.database, self.identity, lambda: self.now, set)
+        self.replica = Replica(self.database, self.identity, lambda: self.now, set, lambda: "studio")
         self.pairing = Pairing(self.database, self.identity, self.replica, lambda: self.now, os.urandom)
 
     def restart(self) -> None:
@@ -370,3 +384,131 @@ async def test_who_proved_the_invite_is_told_why_it_is_refused(node: Node):
 
     outcome, _ = await join(node, await node.invite(), serve_change=cut)
     assert isinstance(outcome, room.Unfinished)
+
+
+# A side that holds its keys and lies -----------------------------------------------------------------------------------
+
+
+def cores(node: Node, invite: InviteBody, owner: SigningKey | None = None) -> tuple[Joiner, Issuer]:
+    joiner = Joiner(invite, SigningKey(os.urandom(32)), owner, "mini", entropy=os.urandom)
+    me = node.identity
+    issuer = Issuer(
+        OpenInvite(invite, 1), me.node, me.owner, me.genesis, node.replica.members_now.chain_of(me.node_id), entropy=os.urandom
+    )
+    return joiner, issuer
+
+
+def key_of(exchange_end: Joiner | Issuer):
+    assert exchange_end._exchange is not None
+    return exchange_end._exchange
+
+
+@pytest.mark.parametrize("context", [c for c in Context if c is not Context.INVITE])
+async def test_a_link_signed_for_another_purpose_is_no_link(node: Node, context: Context):
+    """SECURITY 10."""
+    body = encode(await node.invite())
+    signed = encode(room_of_links._SignedInvite(body, node.identity.node.sign(context, node.identity.mesh, body)))
+    link = room_of_links.PREFIX + base64.urlsafe_b64encode(signed).decode().rstrip("=")
+    with pytest.raises(BadInvite) as caught:
+        read_link_untrusted(link)
+    assert caught.value.reason == "typo"
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"roles": int(Role.ADMIN | Role.MEMBER)}])
+async def test_a_well_signed_link_of_another_version_or_with_admin_is_refused(node: Node, change: dict[str, int]):
+    """SECURITY 4: an invite can never carry admin, whoever signs it."""
+    invite = await node.invite()
+    body = encode(InviteBody(**{**{f: getattr(invite, f) for f in invite.__dataclass_fields__}, **change}))
+    signed = encode(room_of_links._SignedInvite(body, node.identity.node.sign(Context.INVITE, node.identity.mesh, body)))
+    with pytest.raises(BadInvite) as caught:
+        read_link_untrusted(room_of_links.PREFIX + base64.urlsafe_b64encode(signed).decode().rstrip("="))
+    assert caught.value.reason == "version"
+
+
+@pytest.mark.parametrize("context", [c for c in Context if c is not Context.JOIN_INITIATOR])
+async def test_a_joiners_signature_for_another_purpose_does_not_prove_its_key(node: Node, context: Context):
+    joiner, issuer = cores(node, await node.invite())
+    joiner.request_untrusted(issuer.accept_untrusted(joiner.hello, now_s=NOW_S))
+    before = key_of(issuer).transcript
+    key = SigningKey(os.urandom(32))
+    request = JoinRequest(key.public, "mini", None, None, key.sign(context, node.identity.mesh, before))
+    key_of(joiner).transcript = before
+    with pytest.raises(PeerFault, match="does not hold the key"):
+        issuer.offer_untrusted(key_of(joiner).seal("join request", encode(request)))
+
+
+@pytest.mark.parametrize("context", [c for c in Context if c is not Context.JOIN_RESPONDER])
+async def test_an_issuers_signature_for_another_purpose_does_not_prove_its_key(node: Node, context: Context):
+    joiner, issuer = cores(node, await node.invite())
+    request = joiner.request_untrusted(issuer.accept_untrusted(joiner.hello, now_s=NOW_S))
+    key_of(issuer).unseal("join request", request)
+    me = node.identity
+    signature = me.node.sign(context, me.mesh, key_of(issuer).transcript)
+    offer = JoinOffer(me.genesis, node.replica.members_now.chain_of(me.node_id), signature)
+    with pytest.raises(PeerFault, match="does not hold the key"):
+        joiner.confirm_untrusted(key_of(issuer).seal("join offer", encode(offer)), now_s=NOW_S)
+
+
+@pytest.mark.parametrize("lie", ["an owner where none is asked for", "no owner where one is", "another's owner key"])
+async def test_a_joiner_brings_an_owner_exactly_where_the_invite_says_and_proves_it(node: Node, lie: str):
+    """SECURITY 5: nobody becomes a machine of somebody whose key they lack."""
+    mine = lie == "an owner where none is asked for"
+    joiner, issuer = cores(node, await node.invite(for_person=None if mine else "ben"), SigningKey(os.urandom(32)))
+    joiner.request_untrusted(issuer.accept_untrusted(joiner.hello, now_s=NOW_S))
+    before = key_of(issuer).transcript
+    mesh = node.identity.mesh
+    key, owner = SigningKey(os.urandom(32)), SigningKey(os.urandom(32))
+    signature = key.sign(Context.JOIN_INITIATOR, mesh, before)
+    proof = sign_owner(owner, mesh, node_id(key.public), key.public)
+    request = {
+        "an owner where none is asked for": JoinRequest(key.public, "mini", owner.public, proof, signature),
+        "no owner where one is": JoinRequest(key.public, "mini", None, None, signature),
+        "another's owner key": JoinRequest(key.public, "mini", SigningKey(bytes(32)).public, proof, signature),
+    }[lie]
+    key_of(joiner).transcript = before
+    with pytest.raises(PeerFault, match="owner"):
+        issuer.offer_untrusted(key_of(joiner).seal("join request", encode(request)))
+
+
+async def test_an_issuer_that_shows_another_machines_certificate_is_refused(node: Node):
+    outcome, _ = await join(node, await node.invite())
+    assert isinstance(outcome, tuple)
+    mini = outcome[1].certified
+    joiner, issuer = cores(node, await node.invite())
+    request = joiner.request_untrusted(issuer.accept_untrusted(joiner.hello, now_s=NOW_S))
+    key_of(issuer).unseal("join request", request)
+    me = node.identity
+    signature = me.node.sign(Context.JOIN_RESPONDER, me.mesh, key_of(issuer).transcript)
+    offer = JoinOffer(me.genesis, (mini.wire, *node.replica.members_now.chain_of(me.node_id)), signature)
+    with pytest.raises(PeerFault, match="not the issuer's"):
+        joiner.confirm_untrusted(key_of(issuer).seal("join offer", encode(offer)), now_s=NOW_S)
+
+
+@pytest.mark.parametrize("lie", ["no certificate", "no fleet key", "another owner", "another owner for ben", "another invite", "endless roles", "too large"])
+async def test_a_grant_that_differs_from_the_invite_is_refused(node: Node, lie: str):
+    """SECURITY 28: the joiner refuses what was not promised: owner, roles, mesh, keys."""
+    ben = SigningKey(os.urandom(32)) if lie == "another owner for ben" else None
+    joiner, issuer = cores(node, await node.invite(for_person="ben" if ben else None), ben)
+    me = node.identity
+    offer, request = issuer.offer_untrusted(joiner.request_untrusted(issuer.accept_untrusted(joiner.hello, now_s=NOW_S)))
+    confirmation, _ = joiner.confirm_untrusted(offer, now_s=NOW_S)
+    honest = issuer.certificate_untrusted(confirmation, now_s=NOW_S, life_s=60)
+    body = certificate_body_untrusted(honest)
+    assert body is not None
+    other = SigningKey(bytes([9]) * 32)
+    changed = {
+        "another owner": {"owner_key": other.public}, "another owner for ben": {"owner_key": other.public},
+        "another invite": {"invite": bytes(16)}, "endless roles": {"roles": 15},
+    }.get(lie, {})  # fmt: skip
+    signer = other if "owner_key" in changed else ben or me.owner
+    assert signer is not None
+    wire = issue(me.node, me.mesh, replace(body, **changed), sign_owner(signer, me.mesh, body.lineage, body.public_key))
+    record = node.replica.sign(CERTIFICATE, node_id(request.public_key), wire)
+    fleet = None if ben or lie == "no fleet key" else bytes(32)
+    shown = node.certificates()[0].wire if lie == "no certificate" else record.wire
+    snapshot = tuple(r.wire for r in store.lane_records(node.database.reader, Lane.CONTROL))
+    grant = issuer.grant(shown, tuple(store.secrets(node.database.reader, "gate").values()), fleet, snapshot)
+    if lie == "too large":
+        grant = bytes(60_001)
+    with pytest.raises(PeerFault):
+        joiner.finish_untrusted(grant, now_ms=NOW.wall_ms)

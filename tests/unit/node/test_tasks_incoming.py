@@ -242,6 +242,21 @@ async def test_a_pack_that_breaks_off_leaves_nothing_and_may_come_again(tmp_path
                 await trio.sleep(0.005)
 
 
+async def test_one_id_arrives_once_at_a_time_whoever_sends_it(tmp_path: Path):
+    """SECURITY: the same task id of another requester neither joins nor harms the one on its way."""
+    async with rogue(tmp_path) as r:
+        spec = TaskSpec(1, (b"true",), "", None, "ab" * 20, 60)
+        mine = await r.open(PURPOSE_OFFER, TASK_MESSAGES.encode(r.signed(r.body(pack_bytes=100, spec=spec))))
+        assert await mine.receive() == TASK_MESSAGES.encode(WantPack())
+        other = Rogue(r.laptop.fleet.machine("other"), r.mini, r.works)
+        assert isinstance(await other.ask(PURPOSE_OFFER, other.signed(other.body())), str)
+        await mine.aclose()
+        while not r.nothing_ran():  # noqa: ASYNC110 - the folder's removal wakes nobody
+            await trio.sleep(0.005)
+        assert (await other.offer())[0] in ("starting", "running", "done")
+        assert await r.offer() == ("refused", "id_taken")
+
+
 async def test_a_worker_with_a_clock_far_ahead_refuses_with_a_reason(tmp_path: Path):
     async with rogue(tmp_path) as r:
         r.mini.clock = lambda: Now(read_clock().wall_ms + 3_600_000, read_clock().steady_s)
