@@ -294,10 +294,15 @@ class Curator:
         await self._database.write(lambda c: store.adopt_stated(c, key, said.topic, stated))
 
     async def _publish_changed(self) -> None:
-        """Publish changed units among the newest PUBLISHED_MAX, oldest first; one published lately waits its time."""
+        """Publish changed units among the newest PUBLISHED_MAX, oldest first; one published lately waits its time.
+
+        A unit without a record is published too, whatever ``hive.db`` says: this machine may have moved to another mesh.
+        """
+        me = self._directory.me.node
+        present = {c.unit.topic.key for c in self._holdings.published() if c.author == me}
         for own in reversed(store.newest_units(self._database.reader, PUBLISHED_MAX)):
             lately = 0 <= self._clock().wall_ms - own.published_ms < REPUBLISH_PERIOD_MS
-            if own.changed and not (own.published_ms and lately):
+            if own.topic.key not in present or (own.changed and not (own.published_ms and lately)):
                 await self._publish(own.topic)
 
     async def _publish(self, topic: Topic) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -240,7 +241,8 @@ def _why(error: BaseException) -> str:
     cause = error.__cause__ or error
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
-    text = getattr(cause, "strerror", None) or str(cause)
+    number = getattr(cause, "errno", None)
+    text = os.strerror(number) if number and number > 0 else getattr(cause, "strerror", None) or str(cause)
     return str(text).lower() or "no connection"
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 import trio
 
 from mesh.base.clock import Now, read_clock
-from mesh.base.errors import MeshError, OurFault
+from mesh.base.errors import MeshError, OurFault, PortTaken
 from mesh.doorway import (
     HEAD_BYTES_MAX,
     NOT_FOUND,
@@ -88,12 +88,6 @@ class Doors:
     join_open: Callable[[], bool]
     join: Callable[[Pipe], Awaitable[None]]
     host_names: Callable[[], Collection[str]]
-
-
-class PortTaken(OurFault):
-    """The port is in use by another program."""
-
-    kind = "port_taken"
 
 
 async def open_listeners(addresses: Sequence[tuple[str, int]]) -> list[trio.SocketListener]:

@@ -120,13 +120,13 @@ class Pairing:
             raise Refused(
                 "only an admin machine can invite",
                 reason="role",
-                hint="run `hivemesh invite` on the machine that founded this mesh",
+                hint="run `invite` on the machine that founded this mesh",
             )
         if for_person is None and self._identity.owner is None:
             raise Refused(
                 f"this machine does not hold {own.owner_name}'s key",
                 reason="owner_key",
-                hint="run `hivemesh invite` on the machine that founded this mesh, or name a person with --for",
+                hint="run `invite` on the machine that founded this mesh, or name a person with --for",
             )
         body = InviteBody(
             version=1,
@@ -186,11 +186,15 @@ class Pairing:
         def spend(connection: Connection) -> bool:
             return store.spend_invite(connection, invite.body.invite, record, now_ms)
 
-        if not await self._database.write(spend):
+        with trio.CancelScope(shield=True):
+            # A certificate on the disk must be known here, also where the joiner went away at this very moment.
+            spent = await self._database.write(spend)
+            if spent:
+                await self._replica.publish_signed([record])
+        if not spent:
             used = _refused(b"HJ-used")
             await _refuse(pipe, used)
             raise used
-        await self._replica.publish_signed([record])
         log.info("%s joined by invite %s", suffix(node_id(request.public_key)), base32(invite.body.invite)[:8])
         await pipe.send(issuer.grant(record.wire, self._gates(), self._fleet_key(invite.body.mine), self._snapshot()))
 

@@ -26,12 +26,13 @@ from hive.redact import redact
 from mesh import store
 from mesh.base.clock import read_clock
 from mesh.base.db import Database
+from mesh.base.errors import PortTaken
 from mesh.base.names import NodeId, clean_name, fingerprint_text
 from mesh.dialer import open_join
 from mesh.discovery import Discovery, open_discovery
 from mesh.identity import FLEET, Identity, decide_move, finish_move, founding, is_fresh, read_identity
 from mesh.link import Link
-from mesh.listener import Doors, PortTaken, open_listeners, run_listener
+from mesh.listener import Doors, open_listeners, run_listener
 from mesh.overlay import Held, Overlay, Place
 from mesh.pairing import Pairing, Pipe
 from mesh.replica import Replica
@@ -103,8 +104,8 @@ async def run_node(
         on_ready: Called once with what the node says of itself.
 
     Raises:
-        Refused: A port is taken.
-        Damaged, OurFault: The home cannot be used.
+        PortTaken: A port is taken.
+        Refused, Damaged, OurFault: The home cannot be used.
     """
     ending = trio.Event()
     ready = False

@@ -268,7 +268,8 @@ def check_value(setting: Setting, raw: object) -> Value:
     """
     value = _CHECKS[setting.kind](setting, raw)
     if value is None:
-        raise Usage(f"{setting.key} = {str(raw)[:80]!r} is not right: {_wanted(setting)}")
+        stated = ", ".join(map(str, raw)) if isinstance(raw, list) else str(raw)
+        raise Usage(f"{setting.key} cannot be {stated[:80]!r}: it is {_wanted(setting)}")
     return value
 
 

@@ -58,8 +58,12 @@ def find_machine(text: str, members: Sequence[Member]) -> Member:
     if named:
         listed = ", ".join(title(m) for m in named[:CANDIDATES_MAX])
         raise AmbiguousMachine(f"{len(named)} machines are called {text[:80]}", hint=f"say which: {listed}")
+    if 0 < len(text.replace("-", "").strip()) < PREFIX_CHARS_MIN:
+        hint_start = f"the start of a fingerprint has {PREFIX_CHARS_MIN} characters or more; "
+    else:
+        hint_start = ""
     known = ", ".join(title(m) for m in present[:CANDIDATES_MAX])
-    raise NoSuchMachine(f"no machine is called {text[:80]}", hint=f"known: {known}" if known else "pair one: hivemesh invite")
+    raise NoSuchMachine(f"no machine is called {text[:80]}", hint=f"{hint_start}known: {known}" if known else "pair one: hivemesh invite")
 
 
 def _starts(member: Member, typed: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from mesh.base.errors import Refused
+from mesh.base.errors import PortTaken
 
 _LISTENING = "0A"
 _TABLE_BYTES_MAX = 4 << 20
@@ -40,7 +40,7 @@ def port_holder(port: int, *, proc: str = "/proc") -> Holder | None:
     return None
 
 
-def port_taken(host: str, port: int) -> Refused:
+def port_taken(host: str, port: int) -> PortTaken:
     """Make the error for a port that is in use, naming who holds it where that can be seen.
 
     Args:
@@ -49,9 +49,8 @@ def port_taken(host: str, port: int) -> Refused:
     """
     holder = port_holder(port)
     by = f"by {holder.program} (pid {holder.pid})" if holder else "by another program"
-    return Refused(
+    return PortTaken(
         f"port {port}{f' on {host}' if host else ''} is in use {by}",
-        reason="port_taken",
         hint="stop it, or choose another port: hivemesh up --listen :PORT",
     )
 

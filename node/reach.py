@@ -36,8 +36,8 @@ class Reach:
 
     @property
     def port(self) -> int:
-        """The port of the first address bound."""
-        return self.bound[0].port
+        """The port on every interface, where there is one; else that of the first address bound."""
+        return next((endpoint.port for endpoint in self.bound if _is_any(endpoint.host)), self.bound[0].port)
 
     @property
     def listening(self) -> tuple[str, ...]:

@@ -36,6 +36,12 @@ class OurFault(MeshError):
     kind = "our_fault"
 
 
+class PortTaken(OurFault):
+    """The port is in use by another program."""
+
+    kind = "port_taken"
+
+
 class PeerFault(MeshError):
     """The other side broke the protocol; ends at most its own connection.
 

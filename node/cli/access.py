@@ -12,10 +12,6 @@ from node.cli.client import call
 from node.cli.console import Console, shown
 from node.cli.table import print_table
 
-RATE_PER_MIN_MAX = 10_000
-PER_DAY_MAX = 1_000_000
-LABEL_BYTES_MAX = 63
-
 
 def register(name: str, parser: argparse.ArgumentParser) -> None:
     """Declare the words of ``access``."""
@@ -35,6 +31,8 @@ def register(name: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _grant(arguments: argparse.Namespace, console: Console) -> int:
+    from query.messages import LABEL_BYTES_MAX, PER_DAY_MAX, RATE_PER_MIN_MAX
+
     args: dict[str, object] = {
         "project": project_name(arguments.project),
         "scopes": [arguments.scope],

@@ -75,7 +75,7 @@ class Words(argparse.ArgumentParser):
         Raises:
             Usage: Always.
         """
-        raise Usage(f"{self.prog}: {message}", hint=f"{self.prog} --help")
+        raise Usage(f"{self.prog.removeprefix('hivemesh ')}: {message}", hint=f"{self.prog} --help")
 
 
 class _Globals:

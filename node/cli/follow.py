@@ -21,8 +21,6 @@ _EXIT_OF_STATE = {"timed_out": 124, "cancelled": 130, "refused": EXIT_OF_RUN_FAU
 _EXIT_OF_REASON = {"not_found": 127, "not_executable": 126}
 FINAL = frozenset({"done", "failed", "cancelled", "timed_out", "refused", "lost"})
 """The states a run ends in."""
-WAITING = ("asking", "queued")
-"""The states in which nothing runs yet, which a person wants to know."""
 
 
 class Detached(OurFault):
@@ -109,8 +107,19 @@ def _tell(console: Console, event: Mapping[str, object]) -> None:
         console.note(shown(event.get("text")))
     elif kind == "gap":
         console.warn(f"hivemesh: output from byte {shown(event.get('from'))} to {shown(event.get('to'))} was not kept")
-    elif kind == "state" and event.get("state") not in FINAL and (console.verbose or event.get("state") in WAITING):
-        console.note(f"{shown(event.get('state'))}" + (f": {shown(event['reason'])}" if event.get("reason") else ""))
+    elif kind == "state" and event.get("state") not in FINAL:
+        _tell_state(console, event)
+
+
+def _tell_state(console: Console, event: Mapping[str, object]) -> None:
+    """Say what a run waits for; with ``-v`` every state it passes."""
+    state = event.get("state")
+    if state == "queued" and event.get("linked") is False:
+        console.note("queued: there is no link to that machine now")
+    elif state == "asking":
+        console.note("asking: a person must allow it there (hivemesh inbox)")
+    elif console.verbose:
+        console.note(f"{shown(state)}" + (f": {shown(event['reason'])}" if event.get("reason") else ""))
 
 
 def _mapping(found: object) -> Mapping[str, object]:
@@ -131,7 +140,9 @@ def _show_output(console: Console, event: Mapping[str, object], data: bytes) -> 
 def _tell_untracked(console: Console, event: Mapping[str, object]) -> None:
     files = event.get("files")
     listed = [_mapping(one) for one in files] if isinstance(files, list) else []
-    console.note(f"{shown(event.get('count'))} untracked files travel along ({shown(event.get('bytes'))} bytes):")
+    count = event.get("count")
+    files_travel = "untracked file travels" if count == 1 else "untracked files travel"
+    console.note(f"{shown(count)} {files_travel} along ({shown(event.get('bytes'))} bytes):")
     for one in listed:
         console.note(f"  {shown(one.get('path'))}")
     if event.get("count") != len(listed):

@@ -12,11 +12,6 @@ from node.cli.client import Answered, stream
 from node.cli.console import Console, shown
 from node.cli.follow import end, follow
 
-ARGV_MAX = 4096
-"""The most words of a command."""
-ARGV_BYTES_MAX = 128 * 1024
-"""The longest command, all its words together."""
-
 
 def register(name: str, parser: argparse.ArgumentParser) -> None:
     """Declare the words of these commands."""
@@ -42,8 +37,6 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     words = arguments.tail or []
     if arguments.bare or not words:
         raise Usage("run needs its command behind --", hint=f"hivemesh run {shown(arguments.node)} -- " + shown(" ".join(arguments.bare) or "CMD ARG..."))
-    if len(words) > ARGV_MAX or sum(len(os.fsencode(word)) for word in words) > ARGV_BYTES_MAX:
-        raise Usage(f"the command is longer than {ARGV_MAX} words or {ARGV_BYTES_MAX} bytes", hint="put it into a script in the tree")
     args: dict[str, object] = {
         "node": arguments.node,
         "argv": words,

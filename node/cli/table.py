@@ -43,7 +43,7 @@ def table_lines(heads: Sequence[str], rows: Sequence[Sequence[object]], *, colum
     Returns:
         The lines, without trailing space.
     """
-    texts = [["-" if cell is None or cell == "" else shown(cell) for cell in row] for row in rows]
+    texts = [[_cell(head, cell) for head, cell in zip(heads, row, strict=True)] for row in rows]
     widths = [max(width_of(row[at]) for row in [list(heads), *texts]) for at in range(len(heads))]
     return [_line(row, widths, columns, colour and at > 0) for at, row in enumerate([list(heads), *texts])]
 
@@ -85,3 +85,10 @@ def print_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[
     columns = shutil.get_terminal_size().columns if console.on_terminal else None
     for line in table_lines(heads, rows, columns=columns, colour=console.coloured):
         console.line(line)
+
+
+def _cell(head: str, cell: object) -> str:
+    """Write one cell; nothing known is a dash, except in a column without a head, which is only for remarks."""
+    if cell is None or cell == "":
+        return "-" if head else ""
+    return shown(cell)

@@ -9,6 +9,7 @@ from typing import Any
 from node.cli.client import call
 from node.cli.console import Console, shown
 from node.cli.fleet import machine, print_fields
+from node.cli.follow import FINAL
 from node.cli.table import print_table
 
 
@@ -50,5 +51,6 @@ def _cancel(arguments: argparse.Namespace, console: Console) -> int:
     if console.as_json:
         console.json(found)
     else:
-        console.line(f"{shown(found['task'])} is {shown(found['state'])}")
+        over = found["state"] in FINAL
+        console.line(f"{shown(found['task'])} " + (f"is {shown(found['state'])}" if over else "will be cancelled as soon as its machine hears of it"))
     return 0

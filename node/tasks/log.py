@@ -79,6 +79,7 @@ class LogWriter:
         self._segment_bytes = max(FRAME_BYTES_MAX, min(SEGMENT_BYTES_MAX, bytes_max // SEGMENTS_OF_LIMIT))
         self._fd = -1
         self._segments: list[list[int]] = []
+        self._head_count: int | None = None
         self._continue()
 
     def _continue(self) -> None:
@@ -163,13 +164,20 @@ class LogWriter:
             self.cut_bytes += following - start
 
     def _first_behind_head(self) -> int | None:
-        """Find the first segment that is not part of the head half; the head is kept for ever."""
-        total = 0
-        for place, (_, size) in enumerate(self._segments):
-            total += size
-            if total > self._bytes_max // 2:
-                return place
-        return None
+        """Find the first segment that is not part of the head half.
+
+        What the head is, is settled at the first cut and kept: else a short segment could join it behind the hole.
+        """
+        if self._head_count is None:
+            total = 0
+            for place, (_, size) in enumerate(self._segments):
+                total += size
+                if total > self._bytes_max // 2:
+                    self._head_count = place
+                    break
+        if self._head_count is None or self._head_count >= len(self._segments):
+            return None
+        return self._head_count
 
     def skip_to(self, offset: int) -> None:
         """Leave a gap up to an offset; one at or before the end changes nothing."""

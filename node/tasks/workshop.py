@@ -199,10 +199,13 @@ class Workshop:
         """Listen to a supervisor until it has ended, then settle the task by what it wrote."""
         self._tethers[key] = tether
         try:
-            while (news := await tether.wait_news()) is not None:
-                if b"s" in news and not await self._ends_at_once(tether):
-                    await self.advance(key, Started())
-                self._ground.pulses.wake(key)
+            async with trio.open_nursery() as nursery:
+                while (news := await tether.wait_news()) is not None:
+                    if b"s" in news and not await self._ends_at_once(tether):
+                        # Beside the listening: on a full disk this waits for room that only the end may bring.
+                        nursery.start_soon(self.advance, key, Started())
+                    self._ground.pulses.wake(key)
+                nursery.cancel_scope.cancel()
         finally:
             del self._tethers[key]
             await tether.aclose()

@@ -14,7 +14,7 @@ import trio
 
 from mesh.base.clock import Now, parse_duration_s, read_clock, rfc3339
 from mesh.base.codec import Malformed, decode_untrusted, encode
-from mesh.base.errors import MeshError, Usage
+from mesh.base.errors import MeshError, Refused, Usage
 from mesh.base.names import base32
 from mesh.base.ports import Entry
 from mesh.kinds import GRANT, GRANT_REVOCATION
@@ -40,9 +40,12 @@ class Access:
 
     async def grant(self, call: Call) -> object:
         """Mint a token."""
+        scopes = call.texts("scopes", count_max=4) or ["query"]
+        if any("docs" in scope for scope in scopes):
+            raise Refused("there is nothing yet that the scope docs would open", reason="not_yet", hint="grant --scope query")
         row, token = self.register.grant(
             call.text("project", bytes_max=128),
-            call.texts("scopes", count_max=4) or ["query"],
+            scopes,
             label=call.optional_text("label", bytes_max=256) or "",
             life_s=parse_duration_s(call.optional_text("expires", bytes_max=16) or "30d"),
             rate_per_min=call.optional_integer("rate_per_min", low=1, high=RATE_PER_MIN_MAX) or RATE_PER_MIN_DEFAULT,
@@ -85,7 +88,13 @@ class Access:
             "expires_at": rfc3339(body.expires_s * 1000),
             "rate_per_min": body.rate_per_min,
             "per_day": body.per_day,
+            "serve_at": None,
             "state": state,
+            "created_at": None,
+            "revoked_at": None,
+            "used_today": None,
+            "uses": None,
+            "last_used_at": None,
             "node": member.name if member else base32(entry.author),
         }
 

@@ -10,9 +10,9 @@ from typing import Any
 import trio
 
 from mesh.base.clock import Now
-from mesh.base.errors import MeshError, OurFault, Usage
+from mesh.base.errors import MeshError, Usage
 from mesh.base.names import base32
-from mesh.kinds import PRESENCE, SESSION
+from mesh.kinds import PRESENCE, SESSION, Role
 from mesh.replica import Replica
 from mesh.sealing import FleetSealer
 from node.calls import Call
@@ -24,6 +24,8 @@ WATCH_S_MIN = 0.25
 """A changing fleet is told to a watcher at most this often."""
 WATCH_S_MAX = 5.0
 """Ages move, so a watcher is told at least this often."""
+RETRY_S = 10.0
+"""When sessions are published again that the disk or the mesh refused."""
 
 log = logging.getLogger("node.fleet")
 
@@ -88,19 +90,21 @@ class Fleet:
             rows = [row for row in self.rows() if str(row["session"]).startswith(prefix)] if prefix else []
             if len(rows) != 1:
                 raise unknown from None
-            return rows[0]
+            return {"session": rows[0]["session"], "agent": rows[0]["agent"], "state": rows[0]}
 
     async def run_publishing(self, changed: trio.MemoryReceiveChannel[None]) -> None:
-        """Publish this machine's sessions as they change, until cancelled. What the disk refuses is tried again.
+        """Publish this machine's sessions as they change, until cancelled. What is refused is tried again.
 
         Args:
             changed: Wakes whenever the watcher saw something new.
         """
         self._adopt_published()
         while True:
-            now = self.read_clock()
+            now, next_look_s = self.read_clock(), RETRY_S
             members = len(self.replica.members_now.certificates)
-            todo = plan(self.watcher.listed(), self._published, members=members, now_s=now.steady_s)
+            # A machine whose role lets it publish nothing keeps its sessions to itself.
+            listed = self.watcher.listed() if self.replica.may(Role.MEMBER) else []
+            todo = plan(listed, self._published, members=members, now_s=now.steady_s)
             try:
                 for key, body in todo.publish:
                     await self.replica.publish(SESSION, key, seal_body(body, self.sealer))
@@ -108,11 +112,12 @@ class Fleet:
                 for key in todo.withdraw:
                     await self.replica.withdraw(SESSION, key)
                     del self._published[key]
-            except OurFault as fault:
+                next_look_s = todo.next_look_s - now.steady_s
+            except MeshError as fault:
                 log.error("sessions were not published: %s", fault.message)
             if todo.publish or todo.withdraw:
                 self.replica.wake({SESSION})
-            with trio.move_on_after(max(WATCH_S_MIN, todo.next_look_s - now.steady_s)):
+            with trio.move_on_after(max(WATCH_S_MIN, next_look_s)):
                 await changed.receive()
             await trio.sleep(WATCH_S_MIN)
 

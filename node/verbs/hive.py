@@ -60,7 +60,7 @@ class Hive:
 
     async def forget(self, call: Call) -> object:
         """Forget a lesson, here and for good."""
-        return _shown(await self.curator.forget(call.text("lesson", bytes_max=64)))
+        return {**_shown(await self.curator.forget(call.text("lesson", bytes_max=64))), "state": "muted"}
 
     async def take_decisions(self) -> int:
         """Hand every decision that waits to the hive; one is acknowledged only once the hive holds it.

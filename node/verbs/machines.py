@@ -229,7 +229,7 @@ class Machines:
             "words": None,
             "code_expires_at": None,
             "uses": body.uses,
-            "roles": list(role_names(Role(body.roles))),
+            "roles": sorted(role_names(Role(body.roles))),
             "owner": body.owner_name,
             "addresses": list(body.addresses),
         }
@@ -297,7 +297,7 @@ class Machines:
             "name": own.name,
             "via": issuer.name,
             "owner": own.owner_name,
-            "roles": list(role_names(own.roles)),
+            "roles": sorted(role_names(own.roles)),
         }
         return Then(found, self.reopen)
 
@@ -306,7 +306,11 @@ class Machines:
     async def discover(self, call: Call) -> object:
         """Who announces itself on the LAN."""
         if self.discovery is None:
-            raise Refused("discovery is switched off on this machine", reason="off", hint="hivemesh config set discovery true")
+            raise Refused(
+                "discovery is switched off on this machine",
+                reason="off",
+                hint="start the node without --no-discovery and with the setting discovery true",
+            )
         timeout_s = parse_duration_s(call.optional_text("timeout", bytes_max=16) or "3s")
         sightings = await self.discovery.browse(float(min(timeout_s, DISCOVER_S_MAX)))
         rows: list[dict[str, object]] = []

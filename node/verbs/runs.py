@@ -82,7 +82,9 @@ class RunVerbs:
 
     async def _tell_states(self, call: Call, key: Key) -> None:
         async for task in self.runs.watch(key):
-            await call.event({"kind": "state", "state": task.state, "reason": task.reason})
+            member = self.replica.member(task.worker)
+            linked = member is not None and member.linked
+            await call.event({"kind": "state", "state": task.state, "reason": task.reason, "linked": linked})
 
     async def _tell_output(self, call: Call, key: Key, offset: int, *, wait: bool) -> None:
         async for piece in self.runs.follow(key, offset, wait=wait):

@@ -78,7 +78,10 @@ class Node:
         ``crash`` names a call at which its process is killed: place, before or after, and which call of it.
         """
         assert self.process is None or self.process.poll() is not None, "it runs already"
-        words = self.words("up", "--json", "--name", self.name, "--listen", listen, "--no-discovery", "--api", "off", *options)
+        if not self.home.exists():
+            self.home.mkdir(mode=0o700)
+            (self.home / "config.toml").write_text(f'name = "{self.name}"\n')
+        words = self.words("up", "--json", "--listen", listen, "--no-discovery", "--api", "off", *options)
         if crash is not None:
             words[1:3] = [str(Path(__file__).with_name("crashing.py")), *map(str, crash)]
         with (self.network.folder / f"{self.name}.stderr").open("ab") as said:

@@ -83,6 +83,19 @@ async def test_what_one_machine_learned_shows_on_the_other(tmp_path: Path) -> No
         assert there.status() == {"observations": 0, "units": 0, "peers_units": 1, "forgotten": 0, "last_learned": None}
 
 
+async def test_what_was_learned_before_a_move_is_published_in_the_new_mesh(tmp_path: Path) -> None:
+    """A home keeps its ``hive.db`` when it joins another mesh, with every unit marked as published in the old one."""
+    old, new = FakeMesh(), FakeMesh()
+    before = old.node("studio", "me")
+    async with running(before, tmp_path / "studio") as here:
+        await here.observe([seen(1), seen(2)])
+        await until(lambda: bool(before.records.entries(LESSON_KIND)))
+    after, other = new.node("studio", "me"), new.node("laptop", "me")
+    async with running(after, tmp_path / "studio"), running(other, tmp_path / "laptop") as there:
+        await until(lambda: bool(there.lessons()))
+        assert there.status()["peers_units"] == 1
+
+
 async def test_equal_lessons_of_three_machines_are_one_with_three_origins(tmp_path: Path) -> None:
     """O-H2."""
     mesh = FakeMesh()

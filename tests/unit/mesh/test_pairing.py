@@ -512,3 +512,12 @@ async def test_a_grant_that_differs_from_the_invite_is_refused(node: Node, lie: 
         grant = bytes(60_001)
     with pytest.raises(PeerFault):
         joiner.finish_untrusted(grant, now_ms=NOW.wall_ms)
+
+
+async def test_a_joiner_that_goes_away_while_its_use_is_spent_leaves_both_or_neither(node: Node):
+    """What stands in the database is what this node knows: its members agree with its certificates at every moment."""
+    for number in range(12):
+        invite = await node.invite()
+        with trio.move_on_after(0.004 + 0.0007 * number):
+            await join(node, invite)
+        assert len(node.replica.members()) + 1 == len(node.certificates())

@@ -63,6 +63,18 @@ def test_the_limit_keeps_head_and_tail_and_is_never_passed(tmp_path: Path):
     assert b"000199" in (folder / f"{starts[-1]:016x}").read_bytes()
 
 
+def test_there_is_one_hole_whatever_the_sizes(tmp_path: Path):
+    folder = tmp_path / "log"
+    writer = LogWriter(str(folder), SMALL)
+    for n in range(300):
+        writer.append(STDOUT, b"x" * (40_000 if n % 3 else 500 + n))
+        writer.close()
+    starts = segment_starts(str(folder))
+    ends = [start + whole_frames((folder / f"{start:016x}").read_bytes())[1] for start in starts]
+    assert sum(end != start for end, start in zip(ends, starts[1:], strict=False)) == 1
+    assert ends[-1] == writer.end
+
+
 def test_a_tiny_write_costs_its_head_too(tmp_path: Path):
     writer = LogWriter(str(tmp_path / "log"), SMALL)
     for _ in range(SMALL // 3):
