@@ -19,18 +19,15 @@ from mesh.base.db import Connection, Database
 from mesh.base.errors import Refused, Unreachable
 from mesh.base.names import NodeId, base32, node_id, suffix
 from mesh.identity import FLEET, GATE, Belongings, Identity
-from mesh.invites import (
-    ADDRESSES_MAX,
+from mesh.invites import ADDRESSES_MAX, BadInvite, InviteBody, write_link
+from mesh.joining import (
     GATES_MAX,
     JOIN_MESSAGE_BYTES_MAX,
     SNAPSHOT_MAX,
-    BadInvite,
-    InviteBody,
     Issuer,
     Joined,
     Joiner,
     invite_of_untrusted,
-    write_link,
 )
 from mesh.kinds import CERTIFICATE, EPOCH, EXPULSION, POLICY, Lane, Role
 from mesh.members import LIFE_S, Certified

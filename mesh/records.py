@@ -195,7 +195,7 @@ def admit(
     head, signature = record.wire[:-SIGNATURE_BYTES], record.wire[-SIGNATURE_BYTES:]
     if not verify(author.public_key, Context.RECORD, mesh, head, signature):
         return Verdict.FORGED
-    return _rights(record, rule, author, author_of, bodies)
+    return judge_rights(record, author, author_of, bodies)
 
 
 def _before_signature(record: Record, rule: KindRule, now_ms: int) -> Verdict | None:
@@ -210,9 +210,12 @@ def _before_signature(record: Record, rule: KindRule, now_ms: int) -> Verdict | 
     return Verdict.EXPIRED if end is not None and end + SKEW_MS < now_ms else None
 
 
-def _rights(
-    record: Record, rule: KindRule, author: Author, author_of: AuthorOf, bodies: dict[int, BodyCheck]
-) -> Verdict:
+def judge_rights(record: Record, author: Author, author_of: AuthorOf, bodies: dict[int, BodyCheck]) -> Verdict:
+    """Decide what the table says of a record whose signature holds: at the door, and again in every fold.
+
+    Roles change after a record was stored; what its author may no longer write no longer counts.
+    """
+    rule = rule_of(record.kind)
     about: NodeId | None = None
     if record.kind in KINDS and record.body:
         try:

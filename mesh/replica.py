@@ -19,18 +19,19 @@ from mesh.base.clock import FUTURE_MS_MAX, Now, next_version, version_ms
 from mesh.base.codec import Malformed, decode_untrusted
 from mesh.base.db import Connection, Database
 from mesh.base.errors import OurFault, Refused
-from mesh.base.names import NodeId
+from mesh.base.names import NodeId, OwnerId
 from mesh.base.ports import Entry, Member
 from mesh.identity import Identity
 from mesh.kinds import CERTIFICATE, EXPULSION, PRESENCE, Lane, Role, role_names, rule_of
 from mesh.members import Certified, Genesis, Members
 from mesh.presence import Heard
-from mesh.records import Record, Verdict, admit, make, parse_untrusted
+from mesh.records import Record, Verdict, admit, judge_rights, make, parse_untrusted
 from mesh.schemas import BODIES
 
 PUSHES_WAITING_MAX = 1024
 SWEEP_S = 60.0
 JUDGED_S = 0.25
+BEHIND_MS_MAX = 5 * 60 * 1000
 
 log = logging.getLogger("hivemesh.replica")
 
@@ -84,6 +85,7 @@ class Replica:
         self._watchers: list[tuple[frozenset[int], trio.MemorySendChannel[None]]] = []
         self._push_in, self.pushed = trio.open_memory_channel[Push](PUSHES_WAITING_MAX)
         self.members_now = self._fold()
+        self._own = self.members_now.certificates[identity.node_id]
         self._judged: tuple[frozenset[NodeId], float, dict[NodeId, str]] | None = None
         self._heard: dict[NodeId, Heard] = {}
         self._seen_ms: dict[NodeId, int] = {}
@@ -110,8 +112,7 @@ class Replica:
     @property
     def me(self) -> Member:
         """This machine, as its certificate and its settings say; its state is ``live``."""
-        own = self.members_now.certificates[self._identity.node_id]
-        return replace(self._member(own, "live", self._read_clock()), name=self._my_name())
+        return replace(self._member(self._own, "live", self._read_clock()), name=self._my_name())
 
     def member(self, node: NodeId) -> Member | None:
         """Look up one machine, also an expelled one; None where no certificate is known."""
@@ -137,6 +138,10 @@ class Replica:
             self._judged = (linked, now.steady_s + JUDGED_S, found)
         return self._judged[2]
 
+    def _owner_of(self, certified: Certified) -> OwnerId:
+        author = self.members_now.author(certified.node)
+        return certified.owner if author is None else author.owner
+
     def _member(self, certified: Certified, state: str, now: Now) -> Member:
         node, heard = certified.node, self._heard.get(certified.node)
         linked = node in self._linked()
@@ -144,17 +149,14 @@ class Replica:
             state = "expelled"
         elif certified.not_after_s is not None and now.wall_ms // 1000 > certified.not_after_s:
             state = "expired"
-        author = self.members_now.author(node)
-        mine = self.members_now.author(self._identity.node_id)
-        assert author is not None
-        assert mine is not None
+        owner = self._owner_of(certified)
         return Member(
             node=node,
             public_key=certified.public_key,
             name=certified.name if heard is None else heard.presence.name,
-            owner=author.owner,
+            owner=owner,
             owner_name=certified.owner_name,
-            mine=author.owner == mine.owner,
+            mine=owner == self._owner_of(self._own),
             roles=frozenset(role_names(certified.roles)),
             state=state,
             last_seen_ms=now.wall_ms if linked else self._seen_ms.get(node),
@@ -171,10 +173,10 @@ class Replica:
     # Records ---------------------------------------------------------------------------------------------------
 
     def _issue(self) -> int:
-        """The next version of this author, never far beyond the clocks of the machines it is linked to.
+        """The next version of this author, never far from the clocks of the machines it is linked to.
 
         A clock that jumped to another century would else make every later record of this machine be held back, also
-        after it was mended.
+        after it was mended; one that is an hour slow would make its sessions run out on arrival.
         """
         now = self._read_clock()
         wall_ms = now.wall_ms
@@ -185,7 +187,8 @@ class Replica:
             if node in linked
         ]
         if peers_ms:
-            wall_ms = min(wall_ms, int(statistics.median(peers_ms)) + FUTURE_MS_MAX)
+            median_ms = int(statistics.median(peers_ms))
+            wall_ms = max(min(wall_ms, median_ms + FUTURE_MS_MAX), median_ms - BEHIND_MS_MAX)
         self._newest = next_version(wall_ms, self._newest)
         return self._newest
 
@@ -244,6 +247,8 @@ class Replica:
         for record, received_ms in store.records_of(self._database.reader, kind, self._read_clock().wall_ms):
             author = self.members_now.author(record.author)
             if author is None or author.expelled or not record.body:
+                continue
+            if judge_rights(record, author, self.members_now.author, BODIES) is not Verdict.ADMIT:
                 continue
             found.append(
                 Entry(
@@ -355,6 +360,8 @@ class Replica:
         now = self._read_clock()
         if any(rule_of(r.kind).lane is Lane.CONTROL for r in records):
             self.members_now = self._fold()
+            # An admin's broken successor of this machine's certificate does not make it a stranger to itself.
+            self._own = self.members_now.certificates.get(self._identity.node_id, self._own)
         for record in records:
             if record.kind == PRESENCE and record.author != self._identity.node_id:
                 self._hear(record, now.wall_ms, now.steady_s)
@@ -393,4 +400,4 @@ class Replica:
 
     def may(self, role: Role) -> bool:
         """Whether this machine has a role."""
-        return bool(self.members_now.certificates[self._identity.node_id].roles & role)
+        return bool(self._own.roles & role)

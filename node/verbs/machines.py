@@ -180,8 +180,9 @@ class Machines:
         return self.replica.members_now.genesis.created_s * 1000
 
     def _expiry(self, member: Member) -> str | None:
-        certified = self.replica.members_now.certificates[member.node]
-        return rfc3339(None if certified.not_after_s is None else certified.not_after_s * 1000)
+        certified = self.replica.members_now.certificates.get(member.node)
+        end_s = None if certified is None else certified.not_after_s
+        return rfc3339(None if end_s is None else end_s * 1000)
 
     async def mesh_identity(self, call: Call) -> object:
         """Who this machine is: what another person compares."""

@@ -22,16 +22,8 @@ from mesh.base.errors import PeerFault, Refused
 from mesh.base.names import NodeId
 from mesh.handshake import HelloCache, Initiator, Responder
 from mesh.identity import founding
-from mesh.invites import (
-    InviteBody,
-    Issuer,
-    Joiner,
-    JoinGrant,
-    OpenInvite,
-    invite_of_untrusted,
-    read_link_untrusted,
-    write_link,
-)
+from mesh.invites import InviteBody, OpenInvite, read_link_untrusted, write_link
+from mesh.joining import Issuer, Joiner, JoinGrant, invite_of_untrusted
 from mesh.kinds import Role
 from mesh.members import SignedCertificate, certificate_body_untrusted
 from mesh.messages import MESSAGE_BYTES_MAX, MESSAGES, Ids

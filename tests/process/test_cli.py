@@ -178,7 +178,7 @@ def test_a_taken_port_names_its_holder(machine):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ran = machine("up", "-d", "--no-discovery", "--listen", f"127.0.0.1:{port}", code=5)
+        ran = machine("up", "-d", "--no-discovery", "--listen", f"127.0.0.1:{port}", code=1)
     assert f"pid {os.getpid()}" in ran.err
     assert str(port) in ran.err
     assert machine.pid is None

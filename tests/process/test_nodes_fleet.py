@@ -18,7 +18,6 @@ from tests.process.nodes import Network, Node, git, open_network, repository, un
 from tests.process.shapes import check
 
 
-
 @dataclass
 class Fleet:
     """Ana's laptop and mini, which has sessions; Ben's machine; a viewer of Ana's that has sessions of its own."""

@@ -177,7 +177,7 @@ def test_a_joiner_killed_in_the_middle(network: Network, laptop: Node, when: str
 ISSUER_DIES = [
     ("before the use is spent", ("mesh.store:spend_invite", "before", 1), False),
     ("when the use is spent and nobody told", ("mesh.replica:Replica.publish_signed", "before", 1), True),
-    ("before the joiner has its certificate", ("mesh.invites:Issuer.grant", "after", 1), True),
+    ("before the joiner has its certificate", ("mesh.joining:Issuer.grant", "after", 1), True),
 ]
 
 

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.base.clock import Now
-from mesh.base.codec import encode
+from mesh.base.codec import decode_untrusted, encode
 from mesh.base.crypto import SigningKey
 from mesh.base.errors import MeshError, PeerFault
 from mesh.base.names import node_id
 from mesh.identity import founding
-from mesh.invites import BadInvite, InviteBody, Issuer, Joiner, OpenInvite, read_link_untrusted, write_link
+from mesh.invites import BadInvite, InviteBody, OpenInvite, read_link_untrusted, write_link
+from mesh.joining import Issuer, Joiner
 from mesh.kinds import CERTIFICATE, Role
 from mesh.members import Genesis, Members, mesh_id
-from mesh.base.codec import decode_untrusted
 from mesh.records import make
 
 NOW = Now(1_800_000_000_000, 5.0)

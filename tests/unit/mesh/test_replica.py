@@ -26,7 +26,7 @@ from mesh.members import Expulsion
 from mesh.messages import Digests, Ids, Want
 from mesh.presence import Presence, link_mark
 from mesh.reconcile import Message, Reconciler, batches
-from mesh.records import Record, Verdict, parse_untrusted
+from mesh.records import Record, Verdict, make, parse_untrusted
 from mesh.replica import Replica
 from mesh.schemas import AboutBody, SealedBody
 from tests.fakes.meshes import NOW, Machine, Mesh
@@ -371,6 +371,38 @@ async def test_own_versions_do_not_run_ahead_of_the_linked_machines_clocks(cast:
     await other.take(mended)
     assert [e.body for e in other.replica.entries(UNKNOWN)] == [b"mended"]
     assert abs(node.replica.clock_ahead_ms) <= FUTURE_MS_MAX
+
+
+async def test_a_slow_clock_does_not_make_what_it_writes_run_out_on_arrival(cast: Cast):
+    """A session lives 15 minutes from its author's clock; an hour behind, it would be over before it came."""
+    node, other = cast.node(cast.mini), cast.node(cast.bens)
+    for machine in (cast.bens, cast.viewer):
+        await node.take(cast.presence(machine, [cast.mini.node], version=NOW.wall_ms << 16))
+    node.linked = {cast.bens.node, cast.viewer.node}
+    node.jump_ms(-3_600_000)
+    await node.replica.publish(kinds.SESSION, b"k", SEALED)
+    (push,) = node.pushed()
+    await other.take(*push.records)
+    assert [e.key for e in other.replica.entries(kinds.SESSION)] == [b"k"]
+
+
+async def test_what_its_author_may_no_longer_write_no_longer_counts(cast: Cast):
+    node = cast.node()
+    await node.take(cast.mesh.sign(cast.mini, kinds.LESSON, b"k", SEALED))
+    assert len(node.replica.entries(kinds.LESSON)) == 1
+    demoted = cast.mesh.certificate(cast.mini.key, cast.mini.owner, roles=Role.VIEWER)
+    await node.take(make(cast.mesh.founder.key, cast.mesh.mesh, kinds.CERTIFICATE, cast.mini.node, cast.mesh.version(), demoted))
+    assert node.replica.entries(kinds.LESSON) == []
+
+
+async def test_a_broken_successor_of_its_certificate_does_not_make_a_machine_a_stranger_to_itself(cast: Cast):
+    node = cast.node(cast.mini)
+    spoiled = bytearray(cast.mini.certificate)
+    spoiled[-1] ^= 1
+    record = make(cast.mesh.founder.key, cast.mesh.mesh, kinds.CERTIFICATE, cast.mini.node, cast.mesh.version(), bytes(spoiled))
+    await node.take(record)
+    assert node.replica.me.node == cast.mini.node
+    assert node.replica.may(Role.MEMBER)
 
 
 async def test_a_jump_without_links_shows_as_a_clock_ahead(cast: Cast):

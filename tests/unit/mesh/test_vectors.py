@@ -32,7 +32,8 @@ from mesh.base.crypto import (
 from mesh.base.names import MeshId, NodeId, fingerprint_text, node_id, owner_id, suffix
 from mesh.handshake import HelloCache, Initiator, Responder, discovery_tag, gate_commitment
 from mesh.identity import founding
-from mesh.invites import InviteBody, Issuer, Joiner, OpenInvite, read_link_untrusted, write_link
+from mesh.invites import InviteBody, OpenInvite, read_link_untrusted, write_link
+from mesh.joining import Issuer, Joiner
 from mesh.kinds import KINDS, Role
 from mesh.members import Expulsion, PolicyBody, RotationBody, found, mesh_id
 from mesh.messages import MESSAGE_BYTES_MAX, MESSAGES, Digests, Ids, Records, Want
