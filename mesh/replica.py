@@ -85,7 +85,7 @@ class Replica:
         self._watchers: list[tuple[frozenset[int], trio.MemorySendChannel[None]]] = []
         self._push_in, self.pushed = trio.open_memory_channel[Push](PUSHES_WAITING_MAX)
         self.members_now = self._fold()
-        self._own = self.members_now.certificates[identity.node_id]
+        self._own_held = self.members_now.certificates.get(identity.node_id)
         self._judged: tuple[frozenset[NodeId], float, dict[NodeId, str]] | None = None
         self._heard: dict[NodeId, Heard] = {}
         self._seen_ms: dict[NodeId, int] = {}
@@ -137,6 +137,11 @@ class Replica:
             found = presence.states(self._identity.node_id, certificates, linked, self._heard, now.steady_s)
             self._judged = (linked, now.steady_s + JUDGED_S, found)
         return self._judged[2]
+
+    @property
+    def _own(self) -> Certified:
+        assert self._own_held is not None, "a settled home holds its own certificate"
+        return self._own_held
 
     def _owner_of(self, certified: Certified) -> OwnerId:
         author = self.members_now.author(certified.node)
@@ -361,7 +366,7 @@ class Replica:
         if any(rule_of(r.kind).lane is Lane.CONTROL for r in records):
             self.members_now = self._fold()
             # An admin's broken successor of this machine's certificate does not make it a stranger to itself.
-            self._own = self.members_now.certificates.get(self._identity.node_id, self._own)
+            self._own_held = self.members_now.certificates.get(self._identity.node_id, self._own_held)
         for record in records:
             if record.kind == PRESENCE and record.author != self._identity.node_id:
                 self._hear(record, now.wall_ms, now.steady_s)

@@ -368,7 +368,7 @@ def _finish(task: Task, event: Exited | Vanished, now_ms: int) -> Step:
     if event.outcome != "unstarted" and task.state == "starting":
         running = moved(task, "running", event.started_ms)
     state, reason, detail = _meaning(event)
-    over = ended(running, state, event.ended_ms, exit_code=event.code, reason=reason, detail=cut(f"{detail}{event.note}", 400))
+    over = ended(running, state, event.ended_ms, exit_code=event.code, reason=reason, detail=cut(f"{detail}{event.note}".strip(), 400))
     started_ms = None if event.outcome == "unstarted" else event.started_ms
     return Step(dataclasses.replace(over, started_ms=started_ms, output_bytes=event.output_bytes), (Settle(),))
 

@@ -73,7 +73,7 @@ def _who_is_denied(me: Member, requester: Member | None) -> Deny | None:
 
 def _what_is_denied(settings: RunSettings, me: Member, spec: TaskSpec, sandbox: bool) -> Deny | None:
     if settings.runs not in ("mine", "ask"):
-        return Deny("policy", f"{me.name} runs nothing for other machines; to change it there: hivemesh config set runs ask")
+        return Deny("policy", f"{me.name} runs nothing for other machines; `config set runs ask` there changes it")
     if settings.sandbox == "require" and not sandbox:
         return Deny("sandbox", f"{me.name} runs tasks only in a sandbox and has none; see there: hivemesh doctor")
     if spec.kind != KIND_RUN:
