@@ -16,7 +16,7 @@ import sys
 import time
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,14 +128,12 @@ class Node:
 
     def begin(self, *words: str, cwd: Path | None = None, **environ: str) -> subprocess.Popen[bytes]:
         """Begin a command that goes on."""
-        return subprocess.Popen(
-            self.words(*words),
-            env=self.environ | environ,
-            cwd=cwd or self.user,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+        pipe = subprocess.PIPE
+        command = subprocess.Popen(
+            self.words(*words), env=self.environ | environ, cwd=cwd or self.user, stdin=pipe, stdout=pipe, stderr=pipe
         )
+        self.network.begun.append(command)
+        return command
 
     def finish(self, command: subprocess.Popen[bytes], words: tuple[str, ...] = (), *, code: int | None = 0, stdin: str = "", timeout_s: float = 60) -> Ran:
         """Wait for the end of a command that was begun."""
@@ -198,6 +196,7 @@ class Network:
         self.folder = folder
         self.nodes: list[Node] = []
         self.said: list[str] = []
+        self.begun: list[subprocess.Popen[bytes]] = []
         self.secrets: set[str] = set()
 
     def node(self, name: str) -> Node:
@@ -225,7 +224,15 @@ class Network:
         return nodes
 
     def close(self) -> None:
-        """End every node that still runs."""
+        """End every command and every node that still runs."""
+        for command in self.begun:
+            if command.poll() is None:
+                command.kill()
+            command.wait()
+            for pipe in (command.stdin, command.stdout, command.stderr):
+                if pipe is not None:
+                    with suppress(OSError):
+                        pipe.close()
         for node in self.nodes:
             if node.process is not None and node.process.poll() is None:
                 node.process.send_signal(signal.SIGTERM)
