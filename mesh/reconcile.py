@@ -61,17 +61,19 @@ class Reconciler:
         self._salt = salt
         self._ids_of = ids_of
         self._holds = holds
-        self._wanted: set[bytes] = set()
+        self._wanted: dict[bytes, Lane] = {}
+        self._told: set[Lane] = set()
         self._rejected: set[bytes] = set()
         self._complete: set[Lane] = set()
 
     @property
     def control_settled(self) -> bool:
         """Whether the control lane is level as far as this side can know."""
-        return Lane.CONTROL in self._complete and not self._wanted
+        return Lane.CONTROL in self._complete and Lane.CONTROL not in self._wanted.values()
 
     def start(self) -> list[Message]:
         """Begin a comparison, at link-up and periodically."""
+        self._told.clear()
         return [Digests(tuple(lane_digest(self._salt, self._ids_of(lane)) for lane in LANES))]
 
     def on_digests(self, message: Digests) -> list[Message]:
@@ -82,11 +84,16 @@ class Reconciler:
             if lane_digest(self._salt, ids) == theirs:
                 self._complete.add(lane)
             else:
+                self._told.add(lane)
                 out.extend(pages(lane, ids))
         return out
 
     def on_ids(self, message: Ids) -> list[Message]:
-        """Ask for what is lacking here; ids beyond the bound wait for the next comparison."""
+        """Ask for what is lacking here, and tell the lane's ids in turn where that has not been done.
+
+        A store that changed between the two digests makes one side see a difference and the other none: without the
+        answer the first would wait for ids that never come. Ids beyond the bound wait for the next comparison.
+        """
         lane = LANES[message.lane]
         room = WANTED_MAX - len(self._wanted)
         lacking = [
@@ -94,14 +101,18 @@ class Reconciler:
             for i in dict.fromkeys(message.ids)
             if i not in self._wanted and i not in self._rejected and not self._holds(i)
         ][:room]
-        self._wanted.update(lacking)
+        self._wanted.update(dict.fromkeys(lacking, lane))
+        out: list[Message] = [Want(tuple(lacking))] if lacking else []
         if message.last:
             self._complete.add(lane)
-        return [Want(tuple(lacking))] if lacking else []
+            if lane not in self._told:
+                self._told.add(lane)
+                out.extend(pages(lane, self._ids_of(lane)))
+        return out
 
     def on_arrived(self, record_id: bytes, *, rejected: bool) -> None:
         """Note that a record came, and whether the door refused it."""
-        self._wanted.discard(record_id)
+        self._wanted.pop(record_id, None)
         if rejected:
             if len(self._rejected) >= REJECTED_MAX:
                 self._rejected.clear()

@@ -36,8 +36,9 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with open_network(tmp_path_factory.mktemp("runs")) as network:
-        laptop, mini, tower = network.mesh("laptop", "mini", "tower")
-        tower.ask("config", "set", "runs", "ask")
+        laptop, mini, tower = network.mesh("laptop", "mini", "tower", options=())
+        assert mini.ask("config", "set", "runs", "mine")["applied"] is True
+        assert {node.ask("status")["runs"] for node in (laptop, tower)} == {"ask"}, "without a word nobody runs anything unasked"
         ben = network.node("bens").up("--runs", "mine")
         network.pair(laptop, ben, "--for", "ben")
         until("ben sees all", lambda: ben.sees(laptop, mini, tower) and mini.sees(ben))
@@ -136,7 +137,7 @@ def test_what_asks_is_allowed_from_a_third_machine_and_never_by_who_wants_it(fle
     ran = fleet.laptop.finish(command, code=4)
     assert json.loads(ran.out.splitlines()[0])["data"] == "allowed\n"
     until("nothing waits", lambda: fleet.tower.ask("inbox") == fleet.mini.ask("inbox") == [])
-    assert fleet.mini.run("allow", item["id"], code=2)
+    assert fleet.mini.run("allow", item["id"], code=None).code in (2, 5)
 
 
 def test_what_is_denied_does_not_run(fleet: Fleet, tmp_path: Path) -> None:
@@ -167,11 +168,6 @@ def test_the_tree_travels_as_it_is_and_stays_as_it_was(fleet: Fleet) -> None:
     assert ran.out.startswith("changed\nuntracked\n")
     assert "secret.txt" not in ran.out
     assert "new.txt" in ran.err, "what travels untracked is listed"
-    inside = folder / "deep"
-    inside.mkdir()
-    (inside / "b.txt").write_text("b\n")
-    assert sh(fleet.laptop, "mini", "cat b.txt", cwd=inside).out == "b\n", "it runs where the person stands"
-    (inside / "b.txt").unlink()
     assert git(fleet.laptop, folder, "status", "--porcelain=v2", "--branch") == before
     assert git(fleet.laptop, folder, "for-each-ref") == refs
     assert (folder / "a.txt").read_text() == "changed\n"
@@ -252,7 +248,7 @@ def test_a_worker_killed_in_the_middle_tells_the_truth_afterwards(fleet: Fleet, 
     fleet.mini.kill()
     until("the laptop sees it", lambda: fleet.laptop.peer("mini")["link"] is None)
     gate.touch()
-    fleet.mini.up("--runs", "mine")
+    fleet.mini.up()
     found = last(fleet.laptop.finish(command, code=None))
     assert (found["state"], found["exit_code"]) == ("failed", 9)
     assert fleet.laptop.run("logs", task).out == "one\ntwo\n"
@@ -269,7 +265,7 @@ def test_a_requester_killed_in_the_middle_has_all_of_it_afterwards(fleet: Fleet,
     assert fleet.laptop.finish(command, code=125)
     gate.touch()
     until("it ended there", lambda: fleet.mini.ask("task", task)["state"] == "failed")
-    fleet.laptop.up("--runs", "mine")
+    fleet.laptop.up()
     assert fleet.laptop.run("wait", task, code=8)
     assert fleet.laptop.run("logs", task).out == "one\ntwo\n"
 
@@ -283,8 +279,8 @@ def test_a_machine_that_is_away_is_given_up_or_waited_for(fleet: Fleet, tmp_path
     task = fleet.laptop.ask("run", "mini", "--detach", "--", "sh", "-c", f"echo x >> {ran}")
     assert task["state"] in ("queued", "offered")
     found = last(fleet.laptop.finish(command, code=125))
-    assert "error" in found or found["state"] in ("lost", "refused", "cancelled")
-    fleet.mini.up("--runs", "mine")
+    assert (found["state"], found["reason"], found["exit_code"]) == ("failed", "unreachable", None)
+    fleet.mini.up()
     assert fleet.laptop.run("wait", task["task"])
     assert ran.read_text() == "x\n"
     assert not (tmp_path / "never").exists()

@@ -124,7 +124,7 @@ def test_a_lane_without_anything_settles_too():
 
 def test_control_is_settled_only_when_what_was_asked_for_has_come():
     side = Side({})
-    assert side.core.on_ids(Ids(Lane.CONTROL.value, (number(1),), True)) == [Want((number(1),))]
+    assert side.core.on_ids(Ids(Lane.CONTROL.value, (number(1),), True)) == [Want((number(1),)), Ids(Lane.CONTROL.value, (), True)]
     assert not side.core.control_settled
     side.core.on_arrived(number(1), rejected=False)
     assert side.core.control_settled
@@ -134,6 +134,32 @@ def test_control_is_not_settled_before_the_last_page():
     side = Side({Lane.CONTROL: {number(1)}})
     side.core.on_ids(Ids(Lane.CONTROL.value, (number(1),), False))
     assert not side.core.control_settled
+    side.core.on_ids(Ids(Lane.CONTROL.value, (), True))
+    assert side.core.control_settled
+
+
+def test_a_store_that_changes_between_the_two_digests_leaves_nobody_waiting():
+    held: dict[Lane, set[bytes]] = {Lane.CONTROL: {number(1)}}
+    one, two = Side(held), Side({Lane.CONTROL: {number(1)}})
+    stale = one.core.start()
+    one.held[Lane.CONTROL].add(number(2))  # what was pushed meanwhile
+    two.held[Lane.CONTROL].add(number(2))
+    old = Digests(tuple(lane_digest(SALT, sorted(ids)) for ids in ([number(1)], [], [], [])))
+    assert stale == [old]
+    (news,) = two.core.start()
+    assert two.core.on_digests(old), "two sees a difference and tells its ids"
+    assert one.core.on_digests(news) == [], "one sees none"  # type: ignore[arg-type]
+    assert one.core.control_settled
+    assert not two.core.control_settled
+    (page,) = pages(Lane.CONTROL, [number(1), number(2)])
+    (answer,) = one.core.on_ids(page)
+    assert two.core.on_ids(answer) == [], "two has told already"  # type: ignore[arg-type]
+    assert two.core.control_settled
+
+
+def test_what_other_lanes_still_lack_does_not_hold_up_control():
+    side = Side({})
+    side.core.on_ids(Ids(Lane.HIVE.value, (number(1),), True))
     side.core.on_ids(Ids(Lane.CONTROL.value, (), True))
     assert side.core.control_settled
 
@@ -178,7 +204,7 @@ def test_the_memory_of_refusals_is_bounded():
 
 
 def test_an_id_named_twice_in_one_message_is_asked_for_once():
-    assert Side({}).core.on_ids(Ids(0, (number(1), number(1)), True)) == [Want((number(1),))]
+    assert Side({}).core.on_ids(Ids(0, (number(1), number(1)), False)) == [Want((number(1),))]
 
 
 def test_digests_of_equal_stores_are_equal_for_this_session_only():
