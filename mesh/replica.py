@@ -19,7 +19,7 @@ from mesh.base.clock import FUTURE_MS_MAX, Now, next_version, version_ms
 from mesh.base.codec import Malformed, decode_untrusted
 from mesh.base.db import Connection, Database
 from mesh.base.errors import OurFault, Refused
-from mesh.base.names import NodeId, OwnerId
+from mesh.base.names import NodeId, OwnerId, clean_name
 from mesh.base.ports import Entry, Member
 from mesh.identity import Identity
 from mesh.kinds import CERTIFICATE, EXPULSION, PRESENCE, Lane, Role, role_names, rule_of
@@ -158,7 +158,7 @@ class Replica:
         return Member(
             node=node,
             public_key=certified.public_key,
-            name=certified.name if heard is None else heard.presence.name,
+            name=certified.name if heard is None else clean_name(heard.presence.name, fallback=certified.name),
             owner=owner,
             owner_name=certified.owner_name,
             mine=owner == self._owner_of(self._own),

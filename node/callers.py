@@ -40,6 +40,8 @@ PRIVILEGED = frozenset(
 TASK_MARK = "HIVEMESH_TASK"
 AGENT_MARKS = frozenset({"CLAUDECODE", "AI_AGENT", "CODEX_SANDBOX", "CODEX_THREAD_ID", "GEMINI_CLI", "OPENCODE"})
 """Variables that agents set for the commands they start, and that nothing else sets."""
+AGENT_PROGRAMS = frozenset({b"claude", b"codex", b"gemini", b"opencode"})
+"""What agents' own processes are called, for commands that dropped the variables above."""
 DEPTH_MAX = 64
 """How many processes above a caller are looked at; those further up do not count."""
 ENVIRON_BYTES_MAX = 1 << 20
@@ -61,11 +63,18 @@ class ProcessKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process above a caller: who it is, and whether its environment bears a task's or an agent's mark."""
+    """One process above a caller.
+
+    Attributes:
+        marked: Whether its environment bears a task's or an agent's mark.
+        task: Whether the mark is a task's.
+        agent: Whether it is called like an agent's own process.
+    """
 
     key: ProcessKey
     marked: bool
     task: bool = False
+    agent: bool = False
 
 
 def agents_behind(chain: Sequence[Process], known: Collection[ProcessKey] = ()) -> frozenset[ProcessKey]:
@@ -81,7 +90,7 @@ def agents_behind(chain: Sequence[Process], known: Collection[ProcessKey] = ()) 
     Returns:
         The processes that answer for it; empty means a person.
     """
-    found = {process.key for process in chain if process.key in known}
+    found = {process.key for process in chain if process.agent or process.key in known}
     marked = [at for at, process in enumerate(chain) if process.marked]
     if marked:
         above = marked[-1] + 1
@@ -163,13 +172,15 @@ def read_chain(pid: int, proc: str = "/proc") -> list[Process]:
         try:
             with open(f"{proc}/{pid}/stat", "rb") as file:
                 # The program's name stands in parentheses and may hold anything, parentheses too.
-                columns = file.read(4096).rpartition(b")")[2].split()
+                head, _, tail = file.read(4096).rpartition(b")")
+            columns = tail.split()
             parent, start_ticks = int(columns[1]), int(columns[19])
         except (OSError, IndexError, ValueError):
             break
         names = _variable_names(f"{proc}/{pid}/environ")
         task = TASK_MARK in names
-        chain.append(Process(ProcessKey(pid, start_ticks), task or bool(names & AGENT_MARKS), task))
+        agent = head.partition(b"(")[2] in AGENT_PROGRAMS
+        chain.append(Process(ProcessKey(pid, start_ticks), task or bool(names & AGENT_MARKS), task, agent))
         pid = parent
     return chain
 

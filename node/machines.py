@@ -49,10 +49,12 @@ def find_machine(text: str, members: Sequence[Member]) -> Member:
     named = [m for m in present if name_key(m.name) == name_key(name)] if name.strip() else []
     if mark:
         named = [m for m in named if base32(m.node).startswith(mark.strip().lower())]
-    elif not named:
+    else:
+        # A machine chooses its own name, so a name that reads like another's fingerprint must never win over it.
         typed = text.replace("-", "").strip().lower()
-        if len(typed) >= PREFIX_CHARS_MIN:
-            named = [m for m in present if _starts(m, typed)]
+        whole = [m for m in present if typed in (_fingerprint(m), base32(m.node))]
+        starting = [m for m in present if _fingerprint(m).startswith(typed)] if len(typed) >= PREFIX_CHARS_MIN else []
+        named = whole or [*named, *(m for m in starting if m not in named)]
     if len(named) == 1:
         return named[0]
     if named:
@@ -66,9 +68,8 @@ def find_machine(text: str, members: Sequence[Member]) -> Member:
     raise NoSuchMachine(f"no machine is called {text[:80]}", hint=f"{hint_start}known: {known}" if known else "pair one: hivemesh invite")
 
 
-def _starts(member: Member, typed: str) -> bool:
-    """Whether typed characters begin a machine's fingerprint or are its id, whose last character stands for fewer bits."""
-    return fingerprint_text(member.public_key).replace("-", "").startswith(typed) or base32(member.node) == typed
+def _fingerprint(member: Member) -> str:
+    return fingerprint_text(member.public_key).replace("-", "")
 
 
 def namesakes(members: Sequence[Member]) -> dict[str, list[Member]]:

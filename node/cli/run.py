@@ -51,9 +51,9 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     try:
         return _start(console, args)
     except Answered as refusal:
-        if refusal.reason != "untracked" or console.yes or not console.may_ask():
+        if refusal.reason not in ("untracked", "needs_yes") or console.yes or not console.may_ask():
             raise
-        if not console.ask(f"{shown(refusal.message)} Send them?"):
+        if not console.ask(f"{shown(refusal.message)} Send it?"):
             raise
     return _start(console, args | {"yes": True})
 

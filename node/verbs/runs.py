@@ -9,11 +9,12 @@ from pathlib import Path
 import trio
 
 from mesh.base.clock import parse_duration_s
-from mesh.base.errors import Usage
+from mesh.base.errors import Refused, Usage
+from mesh.base.ports import Member
 from mesh.kinds import PRESENCE, WAITING
 from mesh.replica import Replica
 from node.calls import Call
-from node.machines import find_machine, require_other
+from node.machines import find_machine, require_other, title
 from node.tasks.output import Gap
 from node.tasks.runs import Runs
 from node.tasks.task import Key, Task
@@ -38,6 +39,8 @@ class RunVerbs:
         require_other(member, self.replica.me)
         timeout = call.optional_text("timeout", bytes_max=16)
         cwd = call.optional_text("cwd", bytes_max=8192)
+        if call.flag("tree") and cwd is not None and not member.mine and not call.flag("yes"):
+            _refuse_strangers_tree(member, Path(cwd))
         begun = await self.runs.start(
             member.node,
             call.texts("argv", count_max=ARGV_MAX, bytes_max=ARGV_BYTES_MAX),
@@ -139,6 +142,16 @@ class RunVerbs:
         digest = call.optional_text("digest", bytes_max=256)
         item = await self.runs.answer(call.text("id", bytes_max=128), allow=word == "allow", digest=digest)
         return {"id": item.text_id, "answer": word}
+
+
+def _refuse_strangers_tree(member: Member, cwd: Path) -> None:
+    """Ask first before a repository's files go to another person's machine."""
+    if any((folder / ".git").exists() for folder in (cwd, *cwd.parents)):
+        raise Refused(
+            f"{title(member)} is {member.owner_name}'s, not yours: this tree would go to another person.",
+            reason="needs_yes",
+            hint="add --yes if that is what you want, or --no-tree to send none",
+        )
 
 
 def busy(runs: Runs) -> Callable[[], int]:

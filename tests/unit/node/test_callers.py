@@ -39,6 +39,17 @@ def chain(*marks: str) -> list[Process]:
     return [Process(key, mark in "at", mark == "t") for key, mark in zip(keys, marks, strict=True)] + [Process(ProcessKey(1, 1), marked=False)]
 
 
+def test_a_process_called_like_an_agent_is_one_even_without_its_variables(tmp_path):
+    """`exec env -u CLAUDECODE hivemesh invite` drops the mark, not the agent above."""
+    program = tmp_path / "claude"
+    program.symlink_to(sys.executable)
+    script = "import sys\nfrom node.callers import agents_behind, read_chain\nimport os\nprint(sorted(k.pid for k in agents_behind(read_chain(os.getpid()))), os.getppid())"
+    outer = f"import subprocess, sys; subprocess.run(['env', '-u', 'CLAUDECODE', {sys.executable!r}, '-c', {script!r}], check=True)"
+    done = subprocess.run([str(program), "-c", outer], capture_output=True, text=True, check=True, env={"PYTHONPATH": os.getcwd(), "PATH": os.environ["PATH"]})
+    found, parent = done.stdout.rsplit(" ", 1)
+    assert int(parent) in json.loads(found)
+
+
 def test_a_person_has_no_agent_behind():
     assert agents_behind(chain(".", ".")) == frozenset()
     judge("invite", chain(".", "."), (), frozenset())

@@ -40,6 +40,20 @@ def test_look_alikes_are_ambiguous_and_the_error_lists_them():
     assert len(namesakes(fleet)) == 1
 
 
+def test_a_name_that_reads_like_another_machines_fingerprint_never_wins_over_it():
+    """A member names itself like the fingerprint of the machine a person means, to be sent their tree."""
+    mini = member("mini")
+    whole = fingerprint_text(mini.public_key)
+    for name in (whole, whole.replace("-", ""), base32(mini.node)):
+        liar = member(name)
+        assert find_machine(whole, [liar, mini]) is mini
+        assert find_machine(base32(mini.node), [liar, mini]) is mini
+    liar = member(whole[:9])
+    with pytest.raises(AmbiguousMachine):
+        find_machine(whole[:9], [liar, mini])
+    assert find_machine("mini", [liar, mini]) is mini
+
+
 @pytest.mark.parametrize("text", ["", "~", "abc", "nobody", "~zzzz", "x" * 10_000, "\x00"])
 def test_an_unknown_machine_is_a_usage_error_in_one_line(text: str):
     with pytest.raises(NoSuchMachine) as caught:
