@@ -35,8 +35,8 @@ GATE = "gate"
 FLEET = "fleet"
 DATABASE = "mesh.db"
 KEYS = "identity"
-HELD = ("node", "owner")
-"""The keys a home's database remembers, so that a missing or foreign file is noticed. The root's may be taken away."""
+HELD = ("node", "owner", "root")
+"""The keys a home's database remembers, so that a missing or foreign file is noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +259,9 @@ def read_identity(data_dir: Path, database: Database) -> Identity:
     owner = None if owner_public is None else read_key(keys / "owner.key")
     if owner is not None:
         _refuse_foreign(keys / "owner.key", owner, owner_public)
+    root_public = store.fact(database.reader, "root key")
+    if root_public is not None:
+        _refuse_foreign(keys / "root.key", read_key(keys / "root.key"), root_public)
     return Identity(node, owner, genesis, mesh_id(genesis))
 
 

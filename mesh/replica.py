@@ -31,6 +31,7 @@ from mesh.schemas import BODIES
 PUSHES_WAITING_MAX = 1024
 SWEEP_S = 60.0
 JUDGED_S = 0.25
+JUST_JOINED_S = 300
 BEHIND_MS_MAX = 5 * 60 * 1000
 
 log = logging.getLogger("hivemesh.replica")
@@ -150,6 +151,8 @@ class Replica:
     def _member(self, certified: Certified, state: str, now: Now) -> Member:
         node, heard = certified.node, self._heard.get(certified.node)
         linked = node in self._linked()
+        if state == "gone" and node not in self._seen_ms and now.wall_ms // 1000 - certified.not_before_s < JUST_JOINED_S:
+            state = "stale"  # It has only just joined; nobody has heard of it yet.
         if self.members_now.is_out(certified):
             state = "expelled"
         elif certified.not_after_s is not None and now.wall_ms // 1000 > certified.not_after_s:

@@ -44,6 +44,7 @@ from node.calls import Caller
 from node.config import Settings, load_settings
 from node.configfile import Value
 from node.control import VerbHandler, open_control_socket, run_control
+from node.databases import open_kept, open_rebuilt
 from node.gatehouse import Gatehouse
 from node.home import Home
 from node.live import LiveSettings, machine_name
@@ -231,10 +232,12 @@ async def open_node(
     identity, database = _identity(home, settings)
     with ExitStack() as stack:
         stack.callback(database.close)
-        hive_db = stack.enter_context(closes(Database(home.hive_db, hive_store.SCHEMA)))
-        sessions_db = stack.enter_context(closes(Database(home.sessions_db, sessions_store.SCHEMA, durable=False)))
-        tasks_db = stack.enter_context(closes(Database(home.tasks_db, ledger.SCHEMA)))
-        register = stack.enter_context(closes(Register(home.grants_db)))
+        kept = partial(open_kept, database)
+        hive_db = stack.enter_context(closes(kept(home.hive_db, partial(Database, home.hive_db, hive_store.SCHEMA))))
+        tasks_db = stack.enter_context(closes(kept(home.tasks_db, partial(Database, home.tasks_db, ledger.SCHEMA))))
+        register = stack.enter_context(closes(kept(home.grants_db, partial(Register, home.grants_db))))
+        sessions = partial(Database, home.sessions_db, sessions_store.SCHEMA, durable=False)
+        sessions_db = stack.enter_context(closes(open_rebuilt(home.sessions_db, sessions)))
         listeners, bound = await _listen(settings)
         reach = Reach(bound, settings.advertise)
         links: dict[NodeId, Held] = {}

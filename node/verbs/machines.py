@@ -125,7 +125,7 @@ class Machines:
 
     def _warnings(self) -> list[str]:
         found = list(self.settings_warnings())
-        if self.discovery is not None and self.discovery.state[0] != "on":
+        if self.discovery is not None and self.discovery.state[0] != "on" and self.discovery.state[1] != "starting":
             found.append(f"discovery is off: {self.discovery.state[1]}")
         if self.replica.clock_ahead_ms > CLOCK_WARN_MS:
             found.append("this machine has written records with a clock far ahead; others hold them back")
@@ -244,19 +244,25 @@ class Machines:
             at = rfc3339(invite.expires_s * 1000)
             await call.event({"kind": "note", "text": f"by this machine's clock the invite expired at {at}; asking its issuer anyway"})
         name = self.replica.me.name
-        failures: list[MeshError] = []
+        at_issuer: list[MeshError] = []
         tried: set[str] = set()
         with trio.move_on_after(JOIN_TIMEOUT_S):
             for look in range(LOOKS_MAX):
+                # Somebody at the very address of the invite said no: one look at the LAN is enough, in case it moved.
+                if look > 1 and any(isinstance(error, Refused) for error in at_issuer):
+                    break
                 for address in await self._issuer_addresses(call, invite, look):
                     if address in tried:
                         continue
                     tried.add(address)
                     try:
                         return await self._join_at(address, invite, name)
+                    except (BadInvite, Unfinished):
+                        raise  # Only the issuer can say these.
                     except MeshError as error:
-                        failures.append(error)
-        raise _join_failure(failures, invite)
+                        if look == 0:
+                            at_issuer.append(error)
+        raise _join_failure(at_issuer, invite)
 
     def _may_leave(self, invite: InviteBody, *, leave: bool) -> None:
         if invite.mesh == self.identity.mesh:
@@ -357,10 +363,7 @@ def _rounded(rtt_ms: float | None) -> float | None:
 
 
 def _join_failure(failures: list[MeshError], invite: InviteBody) -> MeshError:
-    """Choose what to tell the person: a refusal by the issuer beats every silence."""
-    for error in failures:
-        if isinstance(error, Unfinished) or (isinstance(error, Refused) and error.reason != "not_let_in"):
-            return error
+    """Choose what to tell the person, from what came of the invite's own addresses; strangers on the LAN do not count."""
     if any(isinstance(error, Refused) for error in failures):
         return BadInvite(
             "no invite is open there: this one was used, has expired, or is another machine's",

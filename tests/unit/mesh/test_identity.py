@@ -219,7 +219,7 @@ SPOILED: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("key", ["node", "owner"])
+@pytest.mark.parametrize("key", ["node", "owner", "root"])
 @pytest.mark.parametrize("how", SPOILED)
 def test_a_spoiled_key_stops_the_node_names_the_file_and_stays_as_it_is(home: Path, key: str, how: str):
     """O-P2: no new identity, ever; the same for the person's own key on the machine that holds it."""
