@@ -126,7 +126,10 @@ async def run_node(
 
 
 async def _run_signals(ending: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+    wanted = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        wanted.append(signal.SIGHUP)  # A closed terminal ends a node in the foreground in order; one under nohup goes on.
+    with trio.open_signal_receiver(*wanted) as received:
         task_status.started()
         async for _ in received:
             ending.set()
