@@ -187,7 +187,7 @@ class Curator:
         Raises:
             Usage: The pattern or the remark is not sound.
         """
-        topic = _topic_by_hand(tool_name(tool), pattern_or_command.strip(), project)
+        topic = _topic_by_hand(tool_name(tool), pattern_or_command.strip(), project, verdict)
         remark = " ".join(redact(text).split())
         if verdict not in (APPROVE, DENY):
             raise Usage("a lesson either approves or denies")
@@ -357,13 +357,13 @@ def _evidence_of(observations: Sequence[Observation], now_ms: int) -> list[Evide
     return [piece for piece in pieces if piece is not None]
 
 
-def _topic_by_hand(tool: str, pattern_or_command: str, project: str) -> Topic:
+def _topic_by_hand(tool: str, pattern_or_command: str, project: str, verdict: Verdict) -> Topic:
     if project:
         project_name(project)
     if not is_tool_name(tool) or redact(tool) != tool:
         raise Usage(f"{tool[:40]!r} is not the name of a tool", hint="for a shell command say Bash")
     by_hand = wildcards(pattern_or_command) > 0
-    pattern = pattern_or_command if by_hand else pattern_of(tool, pattern_or_command, project=project)
+    pattern = pattern_or_command if by_hand else pattern_of(tool, pattern_or_command, denied=verdict == DENY)
     if pattern is None:
         raise Usage("nothing can be learned from that", hint="it is empty, too long, of several lines, or holds a secret")
     problem = pattern_problem(tool, pattern)

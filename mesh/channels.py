@@ -1,6 +1,6 @@
 """What the users of a link hold: its channels and its stream of messages, with the credit that goes back as they take.
 
-Source: PROTOCOL.md section 3; the contract of a channel is :class:`mesh.base.ports.Channel`.
+Source: docs/PROTOCOL.md, sections 4 and 5; the contract of a channel is :class:`mesh.base.ports.Channel`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ One task keeps a responder (``mesh.responder``) alive: it announces and asks eve
 partition nobody else does, follows the machine's addresses, and starts again with back-off when multicast fails.
 A second task reads what comes in. Whatever fails here, the node goes on without it and says why.
 
-Source: PROTOCOL.md decision 5 and section 2, STACK.md decision 7.
+Source: docs/PROTOCOL.md, section 8.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A node looks like a server that has nothing: whatever is not exactly the request of a member or of an invited machine
 gets the same 404, byte for byte. A browser always sends an Origin, so no web page comes in; a foreign Host means that
-somebody's name server points at this machine (SECURITY.md 27).
+somebody's name server points at this machine (docs/THREATS.md, "Web pages").
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Flow 0 is the control lane, flow 1 the gossip lane; both are open from the start
 dialling side opens have odd numbers from 3, the other side's even ones from 2; numbers only rise and are never used
 again. What the frames mean together is in :mod:`mesh.mux`.
 
-Source: PROTOCOL.md section 3.
+Source: docs/PROTOCOL.md, section 4.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Order of sending: frames without credit, then the control lane, gossip, channels
 gets one byte in eight, so that nothing starves. Everything that arrives is checked; any breach is a PeerFault and
 ends the link.
 
-Source: PROTOCOL.md section 3.
+Source: docs/PROTOCOL.md, section 4.
 """
 
 from __future__ import annotations

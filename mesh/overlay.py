@@ -39,6 +39,8 @@ LOOK_S = 1.0
 """How often the node looks whom to dial, when nothing wakes it earlier."""
 ADDRESS_BYTES_MAX = 80
 """A longer address (the name of a host, told by hand) does not fit into a presence and is left out."""
+SIGHTED_MAX = 256
+"""Announcers on the LAN that are kept to be tried; one more makes the first one forgotten."""
 PRESENCE_BURST = 3
 PRESENCE_REFILL_S = 2.0
 
@@ -249,6 +251,8 @@ class Overlay:
     def sighted(self, instance: str, addresses: tuple[str, ...]) -> None:
         """Note a machine of this mesh (as its tag claims) seen on the LAN; an empty tuple forgets it."""
         if addresses:
+            if instance not in self._sighted and len(self._sighted) >= SIGHTED_MAX:
+                del self._sighted[next(iter(self._sighted))]
             self._sighted[instance] = addresses
             self._addresses.sighted(addresses, self._read_clock().steady_s)
             self._look_now.set()

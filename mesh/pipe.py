@@ -12,7 +12,7 @@ Three things here are ours, because the library's own would not do:
 
 Per-message compression is never offered or accepted: secrets must not be compressed beside chosen text.
 
-Source: decisions 4, 5 and 11 of PROTOCOL.md.
+Source: docs/decisions/0010-link.md; docs/PROTOCOL.md, section 4.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ An announcement is a hint and nothing else: whoever can send a packet on the loc
 address is kept only where dialling it stays near (private, tailnet, or on a network this machine is on), loopback
 only from an announcer that proves it runs on this very host, and the book of sightings has a fixed size.
 
-Source: PROTOCOL.md section 2 (what an attacker on the LAN sees), SECURITY.md 31.
+Source: docs/PROTOCOL.md, section 8; docs/THREATS.md, "Strangers".
 """
 
 from __future__ import annotations

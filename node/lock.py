@@ -106,14 +106,20 @@ def write_note(path: str, text: str) -> None:
     Args:
         path: The file.
         text: At most NOTE_BYTES_MAX bytes.
+
+    Raises:
+        OurFault: The disk refuses; an older file of that name is as it was.
     """
     part = f"{path}.{os.getpid()}"
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(handle, os.fsencode(text))
-    finally:
-        os.close(handle)
-    os.replace(part, path)
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(handle, os.fsencode(text))
+        finally:
+            os.close(handle)
+        os.replace(part, path)
+    except OSError as error:
+        raise OurFault(f"{path} cannot be written: {error.strerror}", hint="check the folder's rights and the disk") from None
 
 
 class HomeLock:
@@ -173,8 +179,12 @@ def lock_home(home: Home) -> HomeLock:
                 reason="already_running",
                 hint="see it with `hivemesh status`, stop it with `hivemesh down`",
             ) from None
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, str(os.getpid()).encode(), 0)
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+    except OSError as error:
+        os.close(handle)
+        raise OurFault(f"{path} cannot be written: {error.strerror}", hint="make room on that disk, then start again") from None
     return HomeLock(handle)
 
 

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from mesh.base.errors import Usage
 from mesh.interfaces import LocalAddress, choose_announced, read_addresses
 from node.addresses import Endpoint
 
 LOOK_S = 5.0
 STATED_MAX = 4
+STATED_BYTES_MAX = 80
+"""The longest address an invite or a presence holds; a longer one to advertise keeps the node from starting."""
 
 
 class Reach:
@@ -21,6 +24,9 @@ class Reach:
         bound: The addresses it is bound to; ``0.0.0.0`` and ``::`` mean every interface.
         advertise: What the settings state instead of the machine's own addresses; may be empty.
         look: Reads this machine's addresses.
+
+    Raises:
+        Usage: An advertised address does not fit into what others are told.
     """
 
     def __init__(
@@ -29,6 +35,12 @@ class Reach:
         advertise: Sequence[Endpoint],
         look: Callable[[], list[LocalAddress]] = read_addresses,
     ) -> None:
+        for endpoint in advertise:
+            if len(str(endpoint).encode()) > STATED_BYTES_MAX:
+                raise Usage(
+                    f"the address {str(endpoint)[:40]}... is too long to be announced: at most {STATED_BYTES_MAX} bytes",
+                    hint="advertise a shorter name, or the IP address",
+                )
         self.bound = tuple(dict.fromkeys(bound))
         self._advertise = tuple(advertise)
         self._look = look

@@ -20,6 +20,8 @@ COMMAND_S = 45.0
 """One command of the demo takes at most this long."""
 START_S = 30.0
 END_S = 10.0
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a demo."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -62,7 +64,7 @@ class Stage:
         """
         command = self._command(name, words)
         said = self.folder / f"{name}-{words[0]}.stderr"
-        with said.open("w") as errors:
+        with said.open("w") as errors, _uninterrupted():
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
@@ -72,9 +74,9 @@ class Stage:
                 stderr=errors,
                 text=True,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_be_child,
             )
-        self._running.append(process)
+            self._running.append(process)
         assert process.stdout is not None
         line = _first_line(process)
         try:
@@ -97,26 +99,38 @@ class Stage:
         return json.loads(done.stdout.strip().splitlines()[-1])
 
     def run(self, name: str, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command with ``--json``, whatever it exits with."""
-        return subprocess.run(
-            self._command(name, words),
-            cwd=cwd or self.folder,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S,
-            check=False,
-        )
+        """Run a command with ``--json``, whatever it exits with.
+
+        Raises:
+            StepFailed: It does not end within COMMAND_S.
+        """
+        return self._finish(self._command(name, words), cwd or self.folder)
+
+    def _finish(self, command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+        pipe = subprocess.PIPE
+        with _uninterrupted():
+            process = subprocess.Popen(
+                command, cwd=folder, env=self.environ, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, preexec_fn=_be_child
+            )
+            self._running.append(process)
+        with process:
+            try:
+                out, err = process.communicate(timeout=COMMAND_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise StepFailed(f"`{' '.join(command[:6])}` did not end within {COMMAND_S:.0f} s") from None
+            except BaseException:
+                process.kill()
+                raise
+        self._running.remove(process)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def _command(self, name: str, words: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "node.cli.entry", "--home", str(self.home(name)), "--json", *words]
 
     def git(self, folder: Path, *words: str) -> str:
         """Run git in the demo's own repository; returns what it prints."""
-        done = subprocess.run(
-            ["git", *words], cwd=folder, env=self.environ, capture_output=True, text=True, timeout=COMMAND_S, check=False
-        )
+        done = self._finish(["git", *words], folder)
         if done.returncode != 0:
             raise StepFailed(f"git {words[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
         return done.stdout.rstrip("\n")
@@ -133,8 +147,9 @@ class Stage:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
 def wait_for(what: str, look: Callable[[], Any], *, timeout_s: float = 20.0) -> Any:
@@ -160,12 +175,16 @@ def wait_for(what: str, look: Callable[[], Any], *, timeout_s: float = 20.0) -> 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind like Ctrl-C does, so that everything is cleaned up."""
+    """Let SIGTERM and SIGHUP unwind like Ctrl-C does, and only the first of all of them: cleaning up is not interrupted."""
+    pressed = False
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        nonlocal pressed
+        if not pressed:
+            pressed = True
+            raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, interrupt) for number in ENDING}
     try:
         yield
     finally:
@@ -173,8 +192,19 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel to end the node when the demo is killed outright; elsewhere than on Linux it would stay."""
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold signals back for a moment, so that no process is started that nobody knows of."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _be_child() -> None:
+    """Take signals again, and ask the kernel to end this process when the demo is killed outright; that is Linux only."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -17,7 +17,7 @@ from mesh.base.codec import Malformed, decode_untrusted, encode
 from mesh.base.errors import MeshError, Refused, Usage
 from mesh.base.names import base32
 from mesh.base.ports import Entry
-from mesh.kinds import GRANT, GRANT_REVOCATION
+from mesh.kinds import GRANT, GRANT_REVOCATION, Role
 from mesh.replica import Replica
 from mesh.schemas import ABOUT_BYTES_MAX, AboutBody
 from node.calls import Call
@@ -27,6 +27,8 @@ from query.register import Register
 
 SERVE_AT = "http://127.0.0.1:8787"
 RETRY_S = 10.0
+PUBLISH_S = 60.0
+"""When what was refused is published again at the latest."""
 
 log = logging.getLogger("node.access")
 
@@ -53,7 +55,7 @@ class Access:
             serve_at=SERVE_AT,
             now=read_clock(),
         )
-        await self.publish()
+        await self._publish_now()
         return row.granted_json(token)
 
     async def list_grants(self, call: Call) -> object:
@@ -117,7 +119,7 @@ class Access:
             row = self.register.revoke(prefix, now)
         except Usage as unknown:
             return await self._revoke_elsewhere(prefix, unknown)
-        await self.publish()
+        await self._publish_now()
         return row.as_json(now.wall_ms)
 
     async def _revoke_elsewhere(self, prefix: str, unknown: Usage) -> object:
@@ -129,6 +131,15 @@ class Access:
         content = encode(RevocationBody(body.grant))
         await self.replica.publish(GRANT_REVOCATION, body.grant, encode(AboutBody(body.serve_at, content)))
         return self._remote(entry, body, read_clock())
+
+    async def _publish_now(self) -> None:
+        """Publish what was just recorded; where that is refused it holds all the same, here, and is published later."""
+        if not self.replica.may(Role.MEMBER):
+            return  # A machine of few rights serves what it grants, and tells nobody.
+        try:
+            await self.publish()
+        except MeshError as fault:
+            log.warning("grants were not published: %s", fault.message)
 
     async def publish(self) -> None:
         """Replicate what the register holds and the mesh does not yet."""
@@ -151,15 +162,15 @@ class Access:
         """Apply the revocations that arrive for grants served here, until cancelled."""
         changes = self.replica.changes({GRANT_REVOCATION})
         while True:
+            await self._publish_now()
+            pause_s = PUBLISH_S
             try:
-                await self.publish()
                 await self._apply()
             except MeshError as fault:
                 log.error("revocations could not be applied: %s", fault.message)
-                with trio.move_on_after(RETRY_S):
-                    await changes.receive()
-                continue
-            await changes.receive()
+                pause_s = RETRY_S
+            with trio.move_on_after(pause_s):
+                await changes.receive()
 
     async def _apply(self) -> None:
         me = self.replica.me.node

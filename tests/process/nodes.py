@@ -20,7 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mesh.base.errors import MeshError
 from mesh.base.names import base32
+from node.cli.client import call
+from node.home import find_home
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "node.cli.entry")
@@ -57,6 +60,8 @@ class Node:
         self.user.mkdir()
         self.process: subprocess.Popen[bytes] | None = None
         self.facts: dict[str, Any] = {}
+        self.prefix: list[str] = []
+        """What goes before every command of this machine: entering a namespace, for example."""
         self.environ = {key: value for key, value in os.environ.items() if not key.startswith(("HIVEMESH_", "GIT_", "XDG_"))}
         self.environ |= {
             "HOME": str(self.user),
@@ -70,7 +75,7 @@ class Node:
 
     def words(self, *words: str) -> list[str]:
         """The command line of a command on this home."""
-        return [*PROGRAM, "--home", str(self.home), *words]
+        return [*self.prefix, *PROGRAM, "--home", str(self.home), *words]
 
     def up(self, *options: str, listen: str = "127.0.0.1:0", wait: bool = True, crash: tuple[str, str, int] | None = None) -> Node:
         """Start the node; returns once it says that it is ready.
@@ -81,6 +86,8 @@ class Node:
         if not self.home.exists():
             self.home.mkdir(mode=0o700)
             (self.home / "config.toml").write_text(f'name = "{self.name}"\n')
+        if self.prefix:
+            options = (*options, "--name", self.name)
         words = self.words("up", "--json", "--listen", listen, "--no-discovery", "--api", "off", *options)
         if crash is not None:
             words[1:3] = [str(Path(__file__).with_name("crashing.py")), *map(str, crash)]
@@ -102,10 +109,10 @@ class Node:
         line = self.process.stdout.readline()
         return json.loads(line) if line else {}
 
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Signal the node's process and wait for its end; gives its exit code."""
+    def end(self, number: int | None = signal.SIGTERM) -> int:
+        """Signal the node's process (None: let it end by itself) and wait for its end; gives its exit code."""
         assert self.process is not None
-        if self.process.poll() is None:
+        if self.process.poll() is None and number is not None:
             self.process.send_signal(number)
         try:
             code = self.process.wait(20)
@@ -174,14 +181,24 @@ class Node:
         """This machine's id in its present mesh."""
         return str(self.ask("mesh", "identity")["node"])
 
+    def peers(self) -> list[dict[str, Any]]:
+        """What ``peers`` says, asked over the socket itself: for looking again and again, a process each time is too much."""
+        if self.prefix:
+            return list(self.ask("peers"))
+        with suppress(MeshError):
+            found = call(find_home(str(self.home), {}), "peers", timeout_s=10)
+            assert isinstance(found, list)
+            return found
+        return []
+
     def peer(self, other: Node | str) -> dict[str, Any]:
         """What this machine says of another one; empty where it does not know it."""
         name = other if isinstance(other, str) else other.name
-        return next((peer for peer in self.ask("peers") if peer["name"] == name), {})
+        return next((peer for peer in self.peers() if peer["name"] == name), {})
 
     def sees(self, *others: Node) -> bool:
         """Whether this machine is linked to all of these."""
-        linked = {peer["name"] for peer in self.ask("peers") if peer["state"] == "live" and peer["link"] == "direct"}
+        linked = {peer["name"] for peer in self.peers() if peer["state"] == "live" and peer["link"] == "direct"}
         return {other.name for other in others} <= linked
 
     def bytes_at_rest(self) -> bytes:

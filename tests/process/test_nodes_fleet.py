@@ -100,6 +100,9 @@ def test_sessions_of_one_machine_are_seen_from_the_other_as_they_are_there(fleet
 def test_a_viewer_with_sessions_of_its_own_stays_up_and_tells_nobody(fleet: Fleet) -> None:
     assert rows_of(fleet.viewer, fleet.viewer)
     assert rows_of(fleet.laptop, fleet.viewer) == []
+    grant = fleet.viewer.ask("access", "grant", "shop", "--expires", "1h")
+    check(grant, shapes.GRANT)
+    assert fleet.viewer.ask("access", "revoke", grant["grant"])["state"] == "revoked", "what it serves itself needs nobody's leave"
     assert fleet.viewer.process is not None
     assert fleet.viewer.process.poll() is None
 

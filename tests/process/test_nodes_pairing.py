@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from mesh.base.clock import parse_rfc3339_ms, read_clock
+from node.sessions.sample import write_sample
 from tests.process.nodes import Network, Node, open_network, until
 
 
@@ -39,10 +41,10 @@ def test_one_more_machine_of_mine(network: Network, laptop: Node) -> None:
     before = mini.ask("mesh", "identity")
     invite = laptop.ask("invite")
     joined = mini.ask("join", "-", stdin=f'  "{invite["link"][:50]}\n{invite["link"][50:]}"\n')
-    assert joined == {
-        "mesh": laptop.ask("status")["mesh"]["id"], "node": mini.id, "name": "mini", "via": "laptop",
-        "owner": laptop.ask("mesh", "identity")["owner"], "roles": ["member", "worker", "relay"],
-    }  # fmt: skip
+    identity = laptop.ask("mesh", "identity")
+    expected = {"mesh": identity["mesh"], "node": mini.id, "name": "mini", "via": "laptop", "owner": identity["owner"]}
+    assert {field: joined[field] for field in expected} == expected
+    assert set(joined["roles"]) == {"member", "worker", "relay"}
     assert before["node"] != mini.id, "a move makes a fresh key, so that nothing signed for one mesh counts in another"
     assert mini.ask("mesh", "identity")["holds_owner_key"] is False
     until("linked", lambda: laptop.sees(mini) and mini.sees(laptop))
@@ -61,76 +63,56 @@ def test_another_persons_machine_makes_its_own_owner_key(network: Network, lapto
     assert ben.ask("hive", "lessons") == []
 
 
-def test_roles_and_uses_are_as_stated(network: Network, laptop: Node) -> None:
-    """A viewer, which may publish nothing, stays up and linked; two uses make two members and no third."""
-    invite = laptop.ask("invite", "--role", "viewer", "--uses", "2", "--ttl", "15m")
-    assert (invite["roles"], invite["uses"]) == (["viewer"], 2)
-    viewer = network.node("viewer").up()
-    assert viewer.ask("join", invite["link"])["roles"] == ["viewer"]
-    until("linked", lambda: laptop.sees(viewer) and viewer.sees(laptop))
-    second = network.node("second").up()
-    second.ask("join", invite["link"])
-    assert viewer.ask("status")["node"]["name"] == "viewer"
-    assert second.fault("invite", code=5)
-    second.end()
-    assert laptop.fault("invite", "--role", "admin", code=2)
-    assert laptop.fault("invite", "--uses", "0", code=2)
-    assert laptop.fault("invite", "--ttl", "never", code=2)
-    assert laptop.fault("invite", "--ttl", "52w", code=2)
-
-
-def test_a_used_an_expired_and_a_changed_invite_are_refused_and_change_nothing(network: Network, laptop: Node, spare: Node) -> None:
-    """O-P3 and O-P4 as far as links go: a typo is found here, before anything is sent; the invite stays good."""
-    invite = laptop.ask("invite")
+def test_a_changed_a_used_and_an_expired_invite_are_refused_and_change_nothing(network: Network, laptop: Node, spare: Node) -> None:
+    """O-P3 and O-P4 as far as links go: a typo is found here, before anything is sent; the invite stays good, for one."""
+    invite = laptop.ask("invite", "--role", "viewer", "--ttl", "15m")
+    assert (invite["roles"], invite["uses"]) == (["viewer"], 1)
     link, before = invite["link"], spare.ask("mesh", "identity")
-    for at in (0, 4, 30, len(link) // 2, len(link) - 1):
+    for at in (0, 30, len(link) - 1):
         ran = spare.run("--json", "join", flipped(link, at), code=None)
         assert ran.code in (2, 5), ran
         assert link[10:40] not in ran.out + ran.err
-    for broken in ("", "   ", "hmi_", link[:-1], link + "A", link.replace(link[9], "\u2013", 1), "a" * 60_000):
+    for broken in ("", "hmi_", link[:-1], "a" * 60_000):
         assert spare.run("join", "-", stdin=broken, code=None).code in (2, 5)
     short = laptop.ask("invite", "--ttl", "1s")
     end_ms = parse_rfc3339_ms(short["expires_at"]) or 0
     until("the short invite ran out", lambda: read_clock().wall_ms > end_ms + 1000, 10)
     assert spare.fault("join", short["link"], code=5)["reason"] == "expired", "the other invite is still open"
-    assert spare.ask("mesh", "identity") == before
-    assert all(peer["name"] != "spare" for peer in laptop.ask("peers"))
-    taker = network.node("taker").up()
-    taker.ask("join", link)
+    viewer = network.node("viewer").up()
+    assert viewer.ask("join", link)["roles"] == ["viewer"]
+    until("linked", lambda: laptop.sees(viewer) and viewer.sees(laptop))
+    assert viewer.ask("status")["node"]["name"] == "viewer", "it may publish nothing, and stays up"
+    viewer.end()
     assert spare.fault("join", link, code=5)["reason"] in ("used", "no_open_invite")
     laptop.ask("invite")
     assert spare.fault("join", link, code=5)["reason"] == "used", "now that a door is there, the issuer says why"
     assert spare.ask("mesh", "identity") == before
-    taker.end()
+    assert all(peer["name"] != "spare" for peer in laptop.ask("peers"))
+    for words in (("--role", "admin"), ("--uses", "0"), ("--ttl", "never"), ("--ttl", "52w")):
+        assert laptop.fault("invite", *words, code=2)
 
 
-def test_an_invite_of_a_machine_that_is_gone_or_is_another_one_fails_in_time(network: Network, laptop: Node, spare: Node) -> None:
-    """Nobody at the address, then somebody else's node: unreachable or refused, never joined, and the same afterwards."""
-    other = network.node("elsewhere").up()
-    link, address = other.ask("invite")["link"], other.ask("status")["listen"][0]
-    other.end()
-    before = spare.ask("mesh", "identity")
-    assert spare.fault("join", link, code=4)["message"]
-    stranger = network.node("stranger").up(listen=address)
-    stranger.ask("invite")
-    ran = spare.run("--json", "join", link, code=None)
-    assert ran.code in (4, 5)
-    assert spare.ask("mesh", "identity") == before
-    stranger.end()
-
-
-def test_a_machine_with_others_in_its_mesh_leaves_only_when_told_to(network: Network, laptop: Node) -> None:
-    first, second = network.mesh("first", "second", options=())
+def test_a_machine_with_others_in_its_mesh_leaves_only_when_told_to(network: Network, laptop: Node, spare: Node) -> None:
+    """What it learned goes with it. The machine it left is then ended, and an invite of it leads nowhere, in time."""
+    first, mover = network.mesh("first", "mover", options=())
+    write_sample(mover.user / ".claude", mover.user / ".codex", int(time.time() * 1000))
+    lessons = until("it learned something", lambda: mover.ask("hive", "learn")["units"] and first.ask("hive", "lessons"))
     invite = laptop.ask("invite")
-    refused = second.fault("join", invite["link"], code=5)
+    refused = mover.fault("join", invite["link"], code=5)
     assert refused["reason"] == "in_a_mesh"
     assert "--leave-current" in refused["hint"]
-    second.ask("join", "--leave-current", invite["link"])
-    until("linked in the new mesh", lambda: second.sees(laptop))
-    until("not linked in the old one", lambda: first.peer(second)["link"] is None)
-    assert first.peer(second)["state"] in ("stale", "gone")
-    second.end()
+    mover.ask("join", "--leave-current", invite["link"])
+    until("linked in the new mesh", lambda: mover.sees(laptop))
+    until("not linked in the old one", lambda: first.peer(mover)["link"] is None)
+    assert first.peer(mover)["state"] in ("stale", "gone")
+    learned = {(lesson["tool"], lesson["pattern"]) for lesson in lessons}
+    until("what it knew is known in the new mesh", lambda: learned <= {(x["tool"], x["pattern"]) for x in laptop.ask("hive", "lessons")})
+    until("so are its sessions", lambda: [row for row in laptop.ask("fleet", "--all") if row["name"] == "mover"])
+    mover.end()
+    link, before = first.ask("invite")["link"], spare.ask("mesh", "identity")
     first.end()
+    assert spare.fault("join", link, code=4)["message"]
+    assert spare.ask("mesh", "identity") == before
 
 
 def test_join_starts_the_node_where_none_runs(network: Network, laptop: Node) -> None:
@@ -148,7 +130,6 @@ JOINER_DIES = [
     ("before it decided", ("node.app:decide_move", "before", 2), False),
     ("once it had decided", ("node.app:decide_move", "after", 2), True),
     ("with new keys and the old database", ("pathlib:Path.rename", "after", 5), True),
-    ("with the new database in place", ("pathlib:Path.rename", "after", 6), True),
 ]
 
 
@@ -160,7 +141,7 @@ def test_a_joiner_killed_in_the_middle(network: Network, laptop: Node, when: str
     old = joiner.ask("mesh", "identity")
     members = laptop.ask("status")["mesh"]["members"]
     joiner.run("join", link, code=None)
-    assert joiner.end() == -9
+    assert joiner.end(None) == -9
     joiner.up()
     now = joiner.ask("mesh", "identity")
     assert (now != old) is moves
@@ -170,14 +151,13 @@ def test_a_joiner_killed_in_the_middle(network: Network, laptop: Node, when: str
     else:
         assert joiner.fault("join", link, code=5)["reason"] == "used"
         joiner.ask("join", laptop.ask("invite")["link"])
-    assert not [path.name for path in joiner.home.iterdir() if path.name in ("moving", "moved")]
+    until("nothing of the move is left", lambda: not {"moving", "moved"} & {path.name for path in joiner.home.iterdir()})
     joiner.end()
 
 
 ISSUER_DIES = [
     ("before the use is spent", ("mesh.store:spend_invite", "before", 1), False),
     ("when the use is spent and nobody told", ("mesh.replica:Replica.publish_signed", "before", 1), True),
-    ("before the joiner has its certificate", ("mesh.joining:Issuer.grant", "after", 1), True),
 ]
 
 
@@ -190,7 +170,7 @@ def test_an_issuer_killed_in_the_middle(network: Network, spare: Node, when: str
     failed = spare.fault("join", link, code=4)
     assert failed["kind"] == "join_unfinished"
     assert "nothing was spent" not in failed["hint"]
-    assert issuer.end() == -9
+    assert issuer.end(None) == -9
     assert spare.ask("mesh", "identity") == before
     issuer.up(listen=address)
     assert issuer.ask("status")["mesh"]["members"] == 1 + spent

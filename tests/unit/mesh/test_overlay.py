@@ -50,7 +50,8 @@ async def test_three_machines_link_pairwise_and_news_reach_all_once(tmp_path: Pa
                 machine.replica._changed = counted  # type: ignore[method-assign]
             for number in range(10):
                 await learn(one, b"%d" % number)
-            await until(lambda: len(lessons(two)) == len(lessons(three)) == 10)
+            await until(lambda: len(lessons(two)) == len(lessons(three)) == 10 and len(taken) >= 30)
+            await trio.sleep(0.1)
             assert len(taken) == 30
             assert {taken.count(record_id) for record_id in taken} == {3}
 
@@ -149,6 +150,13 @@ async def test_a_sighting_leads_to_a_member_and_a_lie_is_tried_less_and_less(tmp
             assert tries <= 6
             one.overlay.sighted("a-liar", ())
             assert one.linked(two)
+
+
+async def test_a_crowd_of_sightings_is_bounded(tmp_path: Path):
+    async with open_machine(tmp_path / "one", founder()) as one:
+        for number in range(2 * room.SIGHTED_MAX):
+            one.overlay.sighted(f"liar-{number}", ("127.0.0.1:1",))
+        assert len(one.overlay._sighted) == room.SIGHTED_MAX
 
 
 async def test_an_expelled_machine_loses_its_link_and_gets_none_back(tmp_path: Path):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 
+from mesh.base.errors import Usage
 from mesh.interfaces import LocalAddress
 from node import reach as room
 from node.addresses import Endpoint
-from node.reach import STATED_MAX, Reach
+from node.reach import STATED_BYTES_MAX, STATED_MAX, Reach
 
 WIFI = LocalAddress("wlan0", 2, "192.168.1.7", 24, True)
 TAILNET = LocalAddress("tailscale0", 3, "100.100.2.3", 32, True)
@@ -61,6 +62,14 @@ def test_at_most_four_are_stated_and_one_bound_twice_counts_once():
     assert len(Reach([Endpoint("0.0.0.0", 1)], [], looking(*many)).addresses()) == STATED_MAX
     assert len(Reach([Endpoint("0.0.0.0", 1)], [Endpoint("10.0.0.1", n) for n in range(1, 9)], looking()).addresses()) == STATED_MAX
     assert Reach([Endpoint("10.0.0.1", 1)] * 2, [], looking()).listening == ("10.0.0.1:1",)
+
+
+def test_a_name_too_long_to_be_told_is_refused_at_once():
+    fits = Endpoint("x" * (STATED_BYTES_MAX - 5), 9847)
+    assert Reach([Endpoint("0.0.0.0", 9847)], [fits], looking()).addresses() == (str(fits),)
+    with pytest.raises(Usage) as caught:
+        Reach([Endpoint("0.0.0.0", 9847)], [Endpoint("x" * 100, 9847)], looking())
+    assert caught.value.hint
 
 
 def test_an_address_with_ipv6_is_written_so_that_it_can_be_dialled():
