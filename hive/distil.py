@@ -80,7 +80,7 @@ def evidence_untrusted(observation: Observation, now_ms: int) -> Evidence | None
     tool, subject = tool_name(observation.tool[:FIELD_CHARS_MAX]), redact(observation.subject)
     if strip_hidden(observation.subject) != observation.subject:
         return None
-    pattern = pattern_of(tool, subject, project=observation.project, redacted=True)
+    pattern = pattern_of(tool, subject, folder=observation.folder, denied=observation.verdict == DENY)
     if pattern is None:
         return None
     topic = Topic(f"project:{project}" if project else GLOBAL, PERMISSION, tool, pattern)

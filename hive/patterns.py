@@ -1,12 +1,12 @@
 """One command line, path or address -> the pattern it is an instance of; and whether a pattern covers another one.
 
 A pattern is data for the matcher here, never an expression. It is a line of words with one wildcard, ``*``; a literal
-star, space, quote or backslash inside a word stands behind a backslash. Whatever could make an act another act stays in
-the pattern: the program, the words that say what is done, options, hosts, redirections, every command of a compound
-line and the operators between them. So the pattern of a harmless head never covers a dangerous tail. Where nothing can
-be left out safely the pattern is the exact line, and where a secret stood in it there is no pattern at all.
+star, space, quote or backslash inside a word stands behind a backslash. A wildcard in an approval stands for plain
+relative words inside the folder and for nothing else, and only behind acts in the tables of ``hive.programs``; whatever
+else could make an act another act stays, and mostly that is the whole line, byte for byte. Where a secret stood in it there
+is no pattern at all. What was denied may cover more, because that is caution: see :func:`hive.commands.denial_pattern`.
 
-Two lines are instances of one pattern if they have the same pattern; a pattern written by hand may use ``*`` freely.
+Two lines are instances of one pattern if they have the same pattern; a pattern written by hand is under the same rules.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from __future__ import annotations
 import posixpath
 import re
 import unicodedata
-from collections.abc import Sequence
 
 from hive import commands
-from hive.commands import escape, tokens
+from hive.commands import covers, escape, is_open, segments
 from hive.redact import PLACEHOLDERS, redact, strip_hidden
 
 PATTERN_BYTES_MAX = 512
@@ -34,14 +33,13 @@ _KINDS = {
     "LS": "path", "Glob": "path", "Grep": "path", "WebFetch": "url",
 }  # fmt: skip
 _TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}\Z")
-_URL = re.compile(r"(https?)://(?:[^/?#@\s]*@)?([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:]{2,39}\](?::[0-9]{1,5})?)(?:[/?#]|\Z)")
+_URL = re.compile(r"(https?)://([A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?|\[[0-9A-Fa-f:]{2,39}\](?::[0-9]{1,5})?)(?:[/?#]|\Z)")
 _EXTENSION = re.compile(r".+(\.[A-Za-z0-9]{1,10})\Z")
-_PLACEHOLDER = re.compile("<(" + "|".join(sorted(word[1:-1] for word in PLACEHOLDERS)) + ")>")
-_STANDS_FOR = re.compile("[\ue000\ue001]")
-"""Private characters around a placeholder's word while a redacted line is taken apart."""
+_FOLDER_DEPTH_MIN = 1
+"""Slashes in a session's folder from which it counts as one: neither everything nor the home folder itself."""
 _BLANKS = re.compile(r"[ \t]+")
-_BETWEEN = "\x1f"
-_TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/")
+_QUOTING = re.compile(r"['\"\\\\#]")
+"""Where one of these stands in a line, blanks may be part of a word."""
 
 
 def tool_name(tool: str) -> str:
@@ -59,79 +57,66 @@ def kind_of(tool: str) -> str:
     return _KINDS.get(tool_name(tool), "other")
 
 
-def pattern_of(tool: str, subject: str, *, project: str = "", redacted: bool = False) -> str | None:
+def pattern_of(tool: str, subject: str, *, folder: str = "", denied: bool = False) -> str | None:
     """Generalise what a tool was asked for.
 
     Args:
         tool: The agent's name of the tool.
-        subject: The command line, file path or address, as it was asked for.
-        project: The project's name; a folder of that name counts as its root, as everywhere in the product.
-        redacted: Whether ``<secret>`` and the like in it are placeholders. What an agent asks for now is not redacted:
-            to a shell ``<`` and ``>`` are redirections, and only then is the pattern safe to compare.
+        subject: The command line, file path or address, as it was asked for, or redacted: both have the same pattern.
+        folder: The folder the session works in, absolute; without it no absolute path is inside anything.
+        denied: Whether this was, or is to be compared with what was, denied.
 
     Returns:
         A pattern of at most PATTERN_BYTES_MAX bytes without secrets, or None where nothing sound can be said: empty,
-        too long, hidden characters, a secret where a literal would stand.
+        too long, not in normal form, hidden characters, several lines that are not understood, a secret.
     """
-    tool, subject = tool_name(tool), _trimmed(subject)
-    if not subject or len(subject) > SUBJECT_CHARS_MAX or strip_hidden(subject) != subject or _STANDS_FOR.search(subject):
+    tool = tool_name(tool)
+    if not subject or len(subject) > SUBJECT_CHARS_MAX or not unicodedata.is_normalized("NFC", subject):
+        return None
+    clean = redact(subject)
+    if strip_hidden(subject) != subject or any(word in clean for word in PLACEHOLDERS):
         return None
     kind = kind_of(tool)
     if kind == "command":
-        line = _PLACEHOLDER.sub("\ue000\\1\ue001", subject) if redacted else subject
-        pattern = commands.command_pattern(line, project=project)
-        if pattern is None or pattern.count("*") > WILDCARDS_MAX or len(pattern.encode()) > PATTERN_BYTES_MAX:
-            pattern = _exact(subject)
-        else:
-            pattern = pattern.replace("\ue000", "<").replace("\ue001", ">")
+        pattern = _command_pattern(clean.strip(" \t\n"), denied)
     elif kind == "path":
-        pattern = _path_pattern(subject, project)
+        pattern = _path_pattern(clean, folder)
     elif kind == "url":
-        pattern = _url_pattern(subject)
+        pattern = _url_pattern(clean)
     else:
-        pattern = _exact(subject)
+        pattern = escape(clean, space=False)
     return None if pattern is None or pattern_problem(tool, pattern) or redact(pattern) != pattern else pattern
 
 
-def _trimmed(subject: str) -> str:
-    """In normal form, without the blanks a shell ignores at the ends; other spaces are words to it."""
-    return unicodedata.normalize("NFC", subject.strip(" \t\n"))
+def _command_pattern(line: str, denied: bool) -> str | None:
+    found = commands.denial_pattern(line) if denied else commands.approval_pattern(line)
+    if found is not None and len(segments(found)) <= WILDCARDS_MAX + 1 and len(found.encode()) <= PATTERN_BYTES_MAX:
+        return found
+    exact = line if _QUOTING.search(line) else _BLANKS.sub(" ", line)
+    return exact.replace("\\", "\\\\").replace("*", "\\*")
 
 
-def _exact(subject: str) -> str | None:
-    """The very line, home folders shortened; None where something else had to be taken out of it."""
-    clean = redact(subject)
-    if "\n" in subject or any(word in clean for word in PLACEHOLDERS):
-        return None
-    return _BLANKS.sub(" ", clean.replace("\\", "\\\\").replace("*", "\\*"))
-
-
-def _path_pattern(path: str, project: str) -> str | None:
-    clean = _in_project(posixpath.normpath(redact(path)), project)
-    if any(word in clean for word in PLACEHOLDERS):
-        return None
-    folder, name = posixpath.split(clean)
+def _path_pattern(path: str, folder: str) -> str:
+    inside = _inside(path, folder)
+    parent, name = posixpath.split(inside)
     extension = _EXTENSION.match(name)
-    special = clean.startswith("..") or any(part.startswith(".") for part in clean.split("/"))
-    if special or not folder.strip("/~") or not extension or commands.is_sensitive(clean):
-        return escape(clean, space=False)
-    return f"{escape(folder, space=False)}/*{extension[1]}"
+    if not parent or not extension or not is_open(inside) or inside.startswith("./"):
+        return escape(path if inside.startswith("/") else inside, space=False)
+    return f"{escape(parent, space=False)}/*{extension[1]}"
 
 
-def _in_project(path: str, project: str) -> str:
-    """Cut everything up to the project's own folder off a path."""
-    if not project or not path.startswith(("/", "~/")) or path.startswith(_TEMPORARY):
+def _inside(path: str, folder: str) -> str:
+    """The path from the session's folder on, where it is inside and says so plainly; else the path as it is."""
+    root = redact(folder).rstrip("/")
+    if root.count("/") < _FOLDER_DEPTH_MIN or not root.startswith(("/", "~/")) or not path.startswith(f"{root}/"):
         return path
-    _, found, rest = (path + "/").partition(f"/{project}/")
-    return (rest.rstrip("/") or ".") if found else path
+    rest = path[len(root) + 1 :]
+    return rest if is_open(rest) else path
 
 
 def _url_pattern(url: str) -> str | None:
     found = _URL.match(url)
-    if not found:
-        return None
-    origin = f"{found[1]}://{found[2].lower()}"
-    return f"{origin}/*" if redact(origin) == origin else None
+    return f"{found[1]}://{found[2].lower()}/*" if found else None
 
 
 def pattern_problem(tool: str, pattern: str) -> str | None:
@@ -173,7 +158,7 @@ def is_plain(text: str) -> bool:
 
 def wildcards(pattern: str) -> int:
     """Count the stars that no backslash makes literal."""
-    return len(_segments(pattern)) - 1
+    return len(segments(pattern)) - 1
 
 
 def well_escaped(pattern: str) -> bool:
@@ -181,92 +166,48 @@ def well_escaped(pattern: str) -> bool:
     return (len(pattern) - len(pattern.rstrip("\\"))) % 2 == 0
 
 
-def _segments(pattern: str) -> list[str]:
-    """The literal texts between the wildcards, escapes resolved."""
-    pieces: list[list[str]] = [[]]
-    at = 0
-    while at < len(pattern):
-        character = pattern[at]
-        if character == "*":
-            pieces.append([])
-        elif character == "\\":
-            at += 1
-            pieces[-1].append(pattern[at : at + 1])
-        else:
-            pieces[-1].append(character)
-        at += 1
-    return ["".join(piece) for piece in pieces]
-
-
-def _covers(segments: Sequence[str], text: str) -> bool:
-    """Match literal texts in order, anything between them, in one walk over the text."""
-    if len(segments) == 1:
-        return segments[0] == text
-    first, *middle, last = segments
-    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
-        return False
-    at, end = len(first), len(text) - len(last)
-    for piece in middle:
-        at = text.find(piece, at, end)
-        if at < 0:
-            return False
-        at += len(piece)
-    return True
-
-
-def matches(pattern: str, tool: str, subject: str, *, project: str = "") -> bool:
+def matches(pattern: str, tool: str, subject: str, *, folder: str = "", denied: bool = False) -> bool:
     """Decide whether a pattern covers what a tool is asked for now.
 
     Args:
         pattern: Anything; an unsound one covers nothing.
         tool: The agent's name of the tool.
-        subject: The command line, path or address, before redaction.
-        project: The project's name, as for :func:`pattern_of`.
+        subject: The command line, path or address.
+        folder: The folder the session works in, as for :func:`pattern_of`.
+        denied: Whether the lesson says deny; then it may cover more.
 
     Returns:
-        True only if the subject has this pattern, or a pattern written by hand covers it: with the same options, no
-        other command, no redirection, and nothing sensitive behind a wildcard. Linear in the subject.
+        True only if the subject has this pattern, or a pattern written by hand covers it: the same act with the same
+        options, and plain words behind the wildcards. Linear in the subject.
     """
     tool = tool_name(tool)
     if pattern_problem(tool, pattern):
         return False
-    seen = pattern_of(tool, subject, project=project)
+    seen = pattern_of(tool, subject, folder=folder)
     if seen is None or seen == pattern or not wildcards(pattern):
         return seen == pattern
     kind = kind_of(tool)
     if kind == "command":
-        return _command_covered(pattern, subject, project)
+        if denied and pattern_of(tool, subject, denied=True) == pattern:
+            return True
+        return commands.command_covered(pattern, redact(subject))
     if kind == "path":
-        clean = _in_project(posixpath.normpath(redact(_trimmed(subject))), project)
-        asked, given = clean.split("/"), pattern.split("/")
-        if len(asked) != len(given) or commands.is_sensitive(clean):
-            return False
-        return all(_covers(_segments(g), a) for g, a in zip(given, asked, strict=True))
+        return _path_covered(pattern, _inside(redact(subject), folder))
     return kind == "url" and _url_covered(pattern, subject)
 
 
-def _url_covered(pattern: str, subject: str) -> bool:
-    url = _trimmed(subject)
+def _path_covered(pattern: str, path: str) -> bool:
+    """Compare part by part; a part behind a wildcard is plain, and so is every other part of the path."""
+    asked, given = path.split("/"), pattern.split("/")
+    if len(asked) != len(given) or commands.is_sensitive(path):
+        return False
+    pieces = [segments(part) for part in given]
+    return all(covers(p, a) and (len(p) == 1 or is_open(a)) for p, a in zip(pieces, asked, strict=True))
+
+
+def _url_covered(pattern: str, url: str) -> bool:
     found = _URL.match(url)
-    if not found or "@" in url.split("/", 3)[2]:
+    if not found:
         return False
     origin = f"{found[1]}://{found[2].lower()}"
-    return _covers(_segments(pattern), origin + (url[len(origin) :] or "/"))
-
-
-def _command_covered(pattern: str, subject: str, project: str) -> bool:
-    """Compare a hand-written pattern of one command with one command."""
-    act = commands.single_act(_trimmed(subject), project=project)
-    words = tokens(pattern)
-    if act is None or any(word in commands.OPERATORS for word in words):
-        return False
-    named = {word for word in words if word.startswith("-")}
-    if named != set(act.options) and not (act.free and named <= set(act.options)):
-        return False
-    if not set(act.sensitive) <= {segments[0] for word in words if len(segments := _segments(word)) == 1}:
-        return False
-    plain = _BETWEEN.join(word for word in words if not word.startswith("-"))
-    text = _BETWEEN.join((*act.front, *act.arguments))
-    if _covers(_segments(plain), text):
-        return True
-    return plain.endswith(_BETWEEN + "*") and _covers(_segments(plain[:-2]), text)
+    return covers(segments(pattern), origin + (url[len(origin) :] or "/"))

@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from hive.named import drop_headers, drop_named, drop_typed
+
 TEXT_CHARS_MAX = 128 * 1024
 """A longer text is replaced as a whole: no lesson is that long, and it could hide anything."""
 ROUNDS_MAX = 6
@@ -97,12 +99,17 @@ _PREFIXED = re.compile(
     r"|(?P<api>(?<![A-Za-z0-9])sk-[\w-]{12,}+|[rsp]k_(?:live|test)_\w{8,}+)"
     r"|(?P<google>AIza[\w-]{24,}+|ya29\.[\w-]{16,}+)"
     r"|(?P<token>npm_[A-Za-z0-9]{20,}+|pypi-[\w-]{20,}+|hf_[A-Za-z0-9]{16,}+|dop_v1_[a-f0-9]{32,}+"
-    r"|SG\.[\w-]{16,}+(?:\.[\w-]++)?|AGE-SECRET-KEY-1[A-Z0-9]{16,}+|fq_[\w-]{20,}+)"
+    r"|SG\.[\w-]{16,}+(?:\.[\w-]++)?|AGE-SECRET-KEY-1[A-Z0-9]{16,}+|fq_[\w-]{20,}+|shp(?:at|ca|pa|ss)_[A-Fa-f0-9]{16,}+"
+    r"|(?<![A-Za-z0-9])(?:dapi[a-f0-9]{24,}+|key-[a-f0-9]{24,}+|SK[a-f0-9]{32}(?![A-Za-z0-9])|EAA[A-Z][A-Za-z0-9]{24,}+)"
+    r"|dckr_[po]at_[\w-]{16,}+|hv[sbr]\.[\w-]{16,}+|ATATT3[\w=-]{16,}+|sq0[a-z]{3}-[\w-]{16,}+|glsa_\w{20,}+"
+    r"|lin_api_\w{20,}+|(?<!\d)\d{8,10}:AA[\w-]{30,36}+|(?<![A-Za-z0-9])hm[a-hj-z]_[\w-]{16,}+)"
+    r"|(?P<invite>(?<![A-Za-z0-9])hmi_[\w-]{12,}+)"
     r"|(?P<jwt>eyJ[\w-]{12,}+(?:\.[\w-]++){0,4})"
 )
 _TYPE_OF = {
     "aws": "<aws-key>", "github": "<github-token>", "gitlab": "<gitlab-token>", "slack": "<slack-token>",
-    "api": "<api-key>", "google": "<google-key>", "token": "<token>", "jwt": "<jwt>",
+    "api": "<api-key>", "google": "<google-key>", "token": "<token>", "invite": "<invite>",
+    "jwt": "<jwt>",
 }  # fmt: skip
 
 
@@ -129,61 +136,6 @@ def _without_credentials(found: re.Match[str]) -> str:
     else:
         return found[0]
     return found[0] if rest[:cut] == "git" else f"://<login>{rest[cut:]}"
-
-
-# Names that announce a secret: NAME=value, "name": "value", --name value, header: value.
-
-_WORD = (
-    r"(?:[Pp]assw(?:or)?d|PASSW(?:OR)?D|[Pp]assphrase|PASSPHRASE|[Ss]ecret|SECRET|[Tt]oken|TOKEN|[Cc]redential|CREDENTIAL"
-    r"|(?:[Aa]pi|API|[Aa]ccess|ACCESS|[Pp]rivate|PRIVATE|[Ss]igning|SIGNING|[Ee]ncryption|ENCRYPTION|[Aa]uth|AUTH)[_-]?"
-    r"(?:[Kk]ey|KEY)|[A-Za-z0-9]_(?:KEY|AUTH|PASS|PAT|PWD|CREDS|DSN|COOKIE|SALT)(?![A-Za-z])|\b[Pp]wd(?=\s?=\s?[^/~\s]))"
-)
-_QUOTED_OR_BARE = r"(?:(?P<open>\\{0,3}[\"'`])(?P<quoted>[^\"'`\n]++)|(?P<bare>[^\s\"'`;&|<>()]++))"
-_NAMED = re.compile(
-    _WORD + r"(?P<suffix>[\w.-]{0,24})[\\\"'\]]{0,4}\s{0,4}(?::=|=>|={1,2}|:)\s{0,4}" + _QUOTED_OR_BARE
-)
-_FLAG = re.compile(r"(?<![\w-])--?[\w-]{0,24}?" + _WORD + r"(?P<suffix>[\w-]{0,24})\s{1,4}(?!-)" + _QUOTED_OR_BARE)
-_HARMLESS_SUFFIX = re.compile(r"(?:s\b|iz|[_-]?(?:count|limit|budget)|.*(?:file|path|stdin|dir)\Z)")
-_REFERENCE = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*\Z|[({])|%[A-Z_]+%\Z|\{\{")
-_HEADER = re.compile(
-    r"(?:[Aa]uthorization|AUTHORIZATION)[\\\"'\]]{0,4}\s{0,4}[:=]\s{0,4}[\\\"']{0,4}"
-    r"(?:(?:[Bb]earer|[Bb]asic|[Tt]oken|[Dd]igest|ApiKey)\s{1,4})?+(?P<bare>[^\s\"'`<>]++)"
-    r"|(?:[Bb]earer|BEARER)\s{1,4}(?P<bearer>[\w.~+/=-]{12,}+)"
-    r"|(?:[Cc]ookie|COOKIE):\s{0,4}+(?P<cookie>[^\n\"'`<>]++)"
-)
-_LOGIN = re.compile(
-    r"(?<![\w-])(?P<flag>(?:-u|--user)(?:\s{1,4}|=)?[\"']?)(?P<login>[^\s:\"'<>/-][^\s:\"'<>/]{0,63}:(?![\d\s]|//)[^\s\"'<>]++)"
-    r"|(?<!\w)(?P<tool>sshpass\s{1,4}-p\s{0,4}|mysql(?:dump|admin)?\s{1,4}(?:-u\s?\S{1,32}\s{1,4})?-p)(?P<typed>[^\s\"'<>]++)"
-)
-_INVITE = re.compile(r"(?<=hivemesh join )[^\s<>-][^\s<>]{11,}+|(?<=relay join )[^\s<>-][^\s<>]{11,}+")
-
-
-def _drop_named(text: str) -> str:
-    return _FLAG.sub(_without_value, _NAMED.sub(_without_value, text))
-
-
-def _without_value(found: re.Match[str]) -> str:
-    group = "quoted" if found["quoted"] is not None else "bare"
-    value = found[group]
-    if value == "*" or value in PLACEHOLDERS or _REFERENCE.match(value) or _HARMLESS_SUFFIX.match(found["suffix"]):
-        return found[0]
-    return found[0][: found.start(group) - found.start()] + "<secret>"
-
-
-def _drop_headers(text: str) -> str:
-    return _HEADER.sub(_without_header, text)
-
-
-def _without_header(found: re.Match[str]) -> str:
-    group = str(found.lastgroup)
-    if _REFERENCE.match(found[group]):
-        return found[0]
-    return found[0][: found.start(group) - found.start()] + "<secret>"
-
-
-def _drop_logins(text: str) -> str:
-    text = _LOGIN.sub(lambda found: f"{found['flag'] or found['tool']}<login>", text)
-    return _INVITE.sub("<invite>", text)
 
 
 # Strings that look random, beside a word that says they matter, or random beyond doubt.
@@ -285,7 +237,7 @@ def _without_address(found: re.Match[str]) -> str:
 
 
 _SECRETS: tuple[_Rule, ...] = (
-    strip_hidden, _drop_pem, _drop_prefixed, _drop_address_credentials, _drop_headers, _drop_named, _drop_logins,
+    strip_hidden, _drop_pem, _drop_prefixed, _drop_address_credentials, drop_headers, drop_named, drop_typed,
     _drop_random,
 )  # fmt: skip
 _TRACES: tuple[_Rule, ...] = (_drop_mail, _drop_homes, _drop_addresses)

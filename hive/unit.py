@@ -54,6 +54,7 @@ class Observation:
             an ellipsis, and nothing is learned from it.
         verdict: What the user said.
         at_ms: When, in milliseconds since 1970.
+        folder: The absolute folder the session works in; empty where it is not known.
     """
 
     source_id: bytes
@@ -64,6 +65,7 @@ class Observation:
     subject: str
     verdict: Verdict
     at_ms: int
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

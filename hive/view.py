@@ -6,7 +6,6 @@ passed the door makes it raise, whatever its counters and times say.
 
 States, the first that fits: *muted* (forgotten here), *accepted* (by hand, these very bytes), *contested*, *stale*
 (nothing seen for 90 days), *mine* (a machine of mine saw it), *suggested*.
-Source: PROTOCOL.md section 6; decisions on contested lessons: THREATS, "one owner mutes the hive".
 """
 
 from __future__ import annotations

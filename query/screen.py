@@ -41,7 +41,7 @@ _SHAPES = [
     r"shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}",
     r"sq0[a-z]{3}-[A-Za-z0-9_-]{22,64}",
     r"EAAA[A-Za-z0-9_-]{60}",
-    r"hv[sbr]\.[A-Za-z0-9_-]{24,255}",
+    r"hv[sbr]\.[A-Za-z0-9_-]{20,255}",
     r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,70}",
     r"dapi[a-f0-9]{32}",
     r"dp\.(?:pt|st|ct|sa)\.[A-Za-z0-9]{40,44}",
@@ -52,6 +52,8 @@ _SHAPES = [
     r"[0-9]{8,10}:AA[A-Za-z0-9_-]{32,35}",
     r"AGE-SECRET-KEY-1[A-Z0-9]{58}",
     r"hmq_[a-z2-7]{16}_[A-Za-z0-9]{30,60}",
+    r"hmi_[A-Za-z0-9_-]{40,4000}",
+    r"ATATT3[A-Za-z0-9_=-]{20,255}",
     r"cctl_gr_[0-9a-f]{6}_[0-9a-f]{32}",
     r"eyJ[A-Za-z0-9_-]{8,2000}\.eyJ[A-Za-z0-9_-]{8,4000}\.[A-Za-z0-9_-]{8,2000}",
     r"(?:AccountKey|SharedAccessKey|SharedAccessSignature)=[A-Za-z0-9+/=%&-]{20,400}",
@@ -64,7 +66,7 @@ _KEY_BLOCK = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOC
 _KEY_BLOCK_END = re.compile(r"-----END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----")
 KEY_BLOCK_CHARS_MAX = 20_000
 """A private key without an end hides this much behind its beginning."""
-_IN_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@'\"<>{}$]{1,100}:([^\s/@'\"]{3,200})@", re.IGNORECASE)
+_IN_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^\s/:@'\"<>{}$]{0,100}:([^\s/'\"`]{3,200})@", re.IGNORECASE)
 _AUTHORIZATION = re.compile(r"\b(?:bearer|basic|token)\s+([A-Za-z0-9+/_.~-]{20,500}={0,2})", re.IGNORECASE)
 _NAMED = re.compile(
     r"(?:passw(?:or)?d|passwd|pwd|passphrase|secret|token|api[_-]?key|apikey|access[_-]?key|private[_-]?key|auth[_-]?key"
@@ -72,12 +74,34 @@ _NAMED = re.compile(
     r"(?:\(\s{0,4})?[brfu]{0,2}([\"'`]?)([^\s\"'`]{8,500})\1",
     re.IGNORECASE,
 )
+_TYPED = re.compile(
+    r"(?:(?<![A-Za-z0-9])[A-Z0-9_]{0,40}(?<!BY)(?<!COM)(?:PASS|PASSWORD|PASSWD|PWD|PW|PASSPHRASE|SECRET|TOKEN|API_?KEY)=(?![\"'`/~.])"
+    r"|\s(?:-u|--user)[ =][\"']?(?![0-9]{1,5}:[0-9]{1,5}\b)[^\s:\"'<>$/-][^\s:\"'<>$/]{0,63}:(?!//)"
+    r"|\b(?:PASSWORD|password|IDENTIFIED BY|identified by)\s{1,4}(?=['\"])|\bsshpass\s{1,4}-p\s{0,4}|\bmysql[a-z]{0,8}\s[^\n|;&]{0,160}?(?<=\s)-p"
+    r"|\bpass:(?=\S))([\"']?)([^\s\"'`]{4,200})\1"
+)
+"""Where people type passwords: whatever stands there counts, but a placeholder."""
+_LIKELY = re.compile(
+    r"(?:\b[Xx]-[A-Za-z-]{0,24}?(?:[Aa]uth|[Kk]ey|[Tt]oken|[Ss]ecret)[A-Za-z-]{0,16}:\s{0,4}|[?&](?:key|sig|signature|token|secret|password)="
+    r"|(?<![\w-])--?(?:pass|pw|password|passphrase|token|secret|api-key)[ =]{1,4}|(?<![A-Za-z])(?:[a-z0-9_]{0,24}_)?(?:pass|pw)="
+    r"|\blogin\s{1,4}\S{1,64}\s{1,4}password\s{1,4})([\"']?)([^\s\"'`&]{6,200})"
+)
+"""Where a value with letters and digits counts."""
+_LITERAL = re.compile(
+    r"(?:(?i:passw(?:or)?d|passphrase|\bpwd)|(?<![A-Za-z0-9])[A-Z0-9_]{0,40}(?:TOKEN|SECRET|API_?KEY))[\"'`]?\s{0,4}(?::=|=>|[:=])\s{0,4}"
+    r"[brfu]{0,2}([\"'])((?:(?!\1)[^\\\n]|\\.){4,200})\1"
+)
+"""Where a quoted value of any kind counts, if it is one word."""
 _PLACEHOLDER = re.compile(
-    r"[<>{}$()\[\]*]|\.\.\.|x{4}|your|example|sample|dummy|placeholder|changeme|change-me|redacted|insert|replace|"
-    r"123456|abcdef|foobar|\A(?:none|null|true|false|self|os|env|settings|config|str|string|secret|token|password)\b",
+    r"[<>{}()\[\]*]|\$[A-Za-z_{(]|\.\.\.|x{4}|your|example|sample|dummy|placeholder|changeme|change-me|redacted|insert|replace|"
+    r"123456|abcdef|foobar|passw|secret|\A(?:none|null|true|false|self|os|env|settings|config|str|string|token|pass|pw|pwd|api_?key|user"
+    r"|bearer|basic|hidden|test|required|optional)\b",
     re.IGNORECASE,
 )
 _CODE_WORD = re.compile(r"[A-Za-z_]+(?:[._/-][A-Za-z_]+)*[,;:.]*\Z")
+_WHOLE_CHARS_MIN = 24
+"""A value this long is whole, and dots behind it end a sentence; a shorter one with dots was cut by who wrote it."""
+_CONSTANT = re.compile(r"[A-Z_]{1,40}[,;.)]?\Z")
 ENTROPY_BITS_MIN = 3.0
 """Bits a character of a named value from which it counts as random."""
 
@@ -100,6 +124,9 @@ def secret_ranges(text: str) -> list[Range]:
         quoted = bool(match[1])
         if _is_random(match[2]) or (quoted and _is_password(match[2], match[0])):
             found.append(match.span())
+    found.extend(match.span() for match in _TYPED.finditer(text) if _is_chosen(match[2]))
+    found.extend(match.span() for match in _LIKELY.finditer(text) if _is_chosen(match[2]) and _is_mixed(match[2]))
+    found.extend(match.span() for match in _LITERAL.finditer(text) if " " not in match[2] and _is_chosen(match[2]))
     return found
 
 
@@ -120,6 +147,8 @@ def has_secret(text: str) -> bool:
 
 def _is_random(value: str) -> bool:
     """Whether a value mixes kinds of characters as keys do, and words and code do not."""
+    trimmed = value.rstrip(".,;")
+    value = trimmed if len(trimmed) >= _WHOLE_CHARS_MIN else value
     if len(value) < 12 or _PLACEHOLDER.search(value) or _CODE_WORD.match(value):
         return False
     if not re.search(r"[0-9]", value) or not re.search(r"[A-Za-z]", value):
@@ -133,4 +162,13 @@ def _is_password(value: str, whole: str) -> bool:
     """Whether a quoted value under a name of a password is one a person could have chosen."""
     if not re.match(r"passw|pwd|passphrase", whole, re.IGNORECASE) or _PLACEHOLDER.search(value):
         return False
+    return _is_mixed(value)
+
+
+def _is_mixed(value: str) -> bool:
     return bool(re.search(r"[0-9]", value)) and bool(re.search(r"[A-Za-z]", value))
+
+
+def _is_chosen(value: str) -> bool:
+    """Whether a value in the place of a password is one, and no placeholder, reference, name of a constant or path."""
+    return not (_PLACEHOLDER.search(value) or _CONSTANT.match(value) or value.startswith(("/", "./", "~/", "$", "%")))

@@ -94,7 +94,7 @@ class Hive:
 def observations_of(decisions: Sequence[Decision]) -> list[Observation]:
     """Turn what sessions showed into what the hive takes."""
     return [
-        Observation(d.source_id, d.agent, d.session, d.project, d.tool, d.subject, APPROVE if d.verdict == APPROVE else DENY, d.at_ms)
+        Observation(d.source_id, d.agent, d.session, d.project, d.tool, d.subject, APPROVE if d.verdict == APPROVE else DENY, d.at_ms, d.cwd)
         for d in decisions
     ]
 

@@ -98,7 +98,7 @@ texts = st.text(st.characters(), max_size=60) | st.sampled_from(
 @given(
     st.builds(
         Observation, source_id=st.binary(min_size=15, max_size=17), agent=texts, session=texts, project=texts, tool=texts,
-        subject=texts, verdict=st.sampled_from(["approve", "deny", "ask"]), at_ms=st.integers(-(2**70), 2**70),
+        subject=texts, folder=texts, verdict=st.sampled_from(["approve", "deny", "ask"]), at_ms=st.integers(-(2**70), 2**70),
     )
 )
 def test_observations_become_clean_evidence_or_nothing(observation: Observation) -> None:
@@ -114,9 +114,9 @@ def test_observations_become_clean_evidence_or_nothing(observation: Observation)
 
 @settings(max_examples=150, deadline=None)
 @given(texts, texts, texts, texts)
-def test_patterns_and_subjects_of_anybody_never_raise(pattern: str, tool: str, subject: str, project: str) -> None:
-    made = pattern_of(tool, subject, project=project)
-    assert made is None or made == pattern_of(tool, subject, project=project)
-    if matches(pattern, tool, subject, project=project):
+def test_patterns_and_subjects_of_anybody_never_raise(pattern: str, tool: str, subject: str, folder: str) -> None:
+    made = pattern_of(tool, subject, folder=folder)
+    assert made is None or made == pattern_of(tool, subject, folder=folder)
+    if matches(pattern, tool, subject, folder=folder):
         assert made is not None
     pattern_problem(tool, pattern)

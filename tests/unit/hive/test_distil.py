@@ -53,11 +53,18 @@ def test_what_cannot_be_learned_from_is_no_evidence(change: dict[str, object]) -
 
 
 def test_a_subject_that_was_redacted_before_teaches_the_same() -> None:
-    raw = evidence_untrusted(seen(1, "OPENAI_API_KEY=sk-abcdefghijklmnop1234 pytest /home/me/x"), NOW_MS)
-    clean = evidence_untrusted(seen(1, "OPENAI_API_KEY=<api-key> pytest ~/x"), NOW_MS)
+    raw = evidence_untrusted(seen(1, "pytest /home/me/x"), NOW_MS)
+    clean = evidence_untrusted(seen(1, "pytest ~/x"), NOW_MS)
     assert raw == clean
     assert raw is not None
-    assert raw.topic.pattern == "OPENAI_API_KEY=<api-key> pytest *"
+    assert raw.topic.pattern == "pytest ~/x"
+    for line in ("OPENAI_API_KEY=sk-abcdefghijklmnop1234 pytest x", "OPENAI_API_KEY=<api-key> pytest x"):
+        assert evidence_untrusted(seen(1, line), NOW_MS) is None, "what held a secret teaches nothing"
+
+
+def test_a_denial_is_broader_than_an_approval() -> None:
+    found = [evidence_untrusted(seen(1, "git push -f a b", verdict), NOW_MS) for verdict in ("approve", "deny")]
+    assert [piece and piece.topic.pattern for piece in found] == ["git push -f a b", "git push --force *"]
 
 
 def test_times_ahead_count_as_now_and_no_project_is_everywhere() -> None:
@@ -141,12 +148,12 @@ def test_a_tie_says_deny_and_a_word_by_hand_decides() -> None:
 def test_one_transcript_under_fifty_session_names_is_one_lesson() -> None:
     """O-H2."""
     pieces = [
-        evidence_untrusted(seen(session * 10 + turn, "git push -f a b" if turn else "  git  push --force a b"), NOW_MS)
+        evidence_untrusted(seen(session * 10 + turn, "pytest a" if turn else "  pytest -q  b "), NOW_MS)
         for session in range(50)
         for turn in range(2)
     ]
     units = distil(piece for piece in pieces if piece is not None)
-    assert [(u.pattern, u.positive) for u in units.values()] == [("git push --force *", 100)]
+    assert [(u.pattern, u.positive) for u in units.values()] == [("pytest *", 100)]
 
 
 def test_a_lesson_that_is_shown_again_adds_nothing() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hive.redact import PLACEHOLDERS, TEXT_CHARS_MAX, contains_secret, redact, redact_fields, strip_hidden
+from tests.fakes import secrets
 
 PEM = "-----BEGIN " + "PRIVATE KEY-----\nTk9UQVJFQUxLRVk=\n-----END " + "PRIVATE KEY-----"
 MADE_UP = [
@@ -166,10 +168,42 @@ def test_every_string_field_is_redacted_keys_and_nested_ones_too() -> None:
     assert clean.nothing is None
 
 
+@pytest.mark.parametrize("text", secrets.TYPED + secrets.WRITTEN)
+@pytest.mark.parametrize("frame", ["{}", "cd x && {}", "run: {}\n", "[{}]"])
+def test_made_up_passwords_vanish_wherever_people_type_them(text: str, frame: str) -> None:
+    clean = redact(frame.format(text))
+    assert secrets.CANARY not in clean
+    assert "CANARY" not in clean
+    assert redact(clean) == clean
+    assert contains_secret(frame.format(text))
+
+
+@pytest.mark.parametrize("shape", secrets.SHAPES)
+@pytest.mark.parametrize("frame", ["{}", "use {} now", "x={}", '"{}"'])
+def test_tokens_of_known_shapes_vanish(shape: str, frame: str) -> None:
+    clean = redact(frame.format(shape))
+    assert shape[8:24] not in clean
+    assert contains_secret(frame.format(shape))
+
+
+@pytest.mark.parametrize("text", secrets.ORDINARY)
+def test_ordinary_sentences_and_commands_survive(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_the_documents_of_this_repository_survive() -> None:
+    """But for the one place that shows how a header with a token looks."""
+    root = Path(__file__).parents[3]
+    lines = [line for page in [*root.glob("docs/**/*.md"), *root.glob("*.md")] for line in page.read_text().splitlines()]
+    assert len(lines) > 1000
+    found = [line for line in lines if contains_secret(line)]
+    assert [line for line in found if "Authorization: Bearer TOKEN" not in line] == []
+
+
 _FRAGMENTS = st.sampled_from(
     [
         *MADE_UP, *(secret for secret, _ in FORMS), *(text for text, _, _ in CONTEXTS), *(text for text, _, _ in TRACES),
-        *UNTOUCHED, *sorted(PLACEHOLDERS), "password=", "token: ", "--secret ", "@", "://", "/home/", "-----BEGIN ",
+        *UNTOUCHED, *secrets.TYPED, *secrets.SHAPES, *secrets.ORDINARY, *sorted(PLACEHOLDERS), "password=", "token: ", "--secret ", "@", "://", "/home/", "-----BEGIN ",
         "PRIVATE KEY-----", "-----END ", '"', "'", "\\", " ", "\n", ":", "=", "<", ">", "key ", "a.b", "~",
     ]
 )  # fmt: skip
@@ -200,7 +234,7 @@ def test_a_known_secret_never_survives(before: str, secret: str, after: str) -> 
         "a", "a ", "aA1/", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----\n", "eyJ", "ghp_", "sk-", "://",
         "://a@", "password", "password=a ", "password='", "--password a ", "--aaaaaaaaaaaaaaaaaaaaaaa ", "@", "a@a.b",
         "/home/a", "1.2.3.", "8.8.8.8 ", ":", "a:", "bearer ", "authorization: bearer a", "-u a:b ", "~a/", "-home-a",
-        "key Ab1Cd2Ef3Gh4Ij5Kl6Mn7 ", "\\", '"', "Cookie: a", "a_KEY", "\u200b", "é@b.co ",
+        "key Ab1Cd2Ef3Gh4Ij5Kl6Mn7 ", "\\", '"', "Cookie: a", "a_KEY", "PASS=", "PASS='a", "--pass ", "mysql ", "mysql -p", "redis-cli -a ", "echo a ", "echo 'a", "password=\"\\", "password=\\\"", "docker login ", "login a password ", "X-", "?key=", "pass_", "7z ", "password '", "\u200b", "é@b.co ",
     ],
 )  # fmt: skip
 def test_a_long_hostile_text_takes_little_work(unit: str) -> None:
