@@ -205,21 +205,3 @@ def _is_case_sensitive(folder: Path) -> bool:
         return not (folder / "case").exists()
     finally:
         probe.unlink()
-
-
-async def remove_folders(*folders: Path) -> None:
-    """Delete folders that a task may have filled with anything: deep, read-only, full of links; nothing is followed.
-
-    If cancelled: a part is left; the sweep at the next start removes it.
-    """
-    there = _present(folders)
-    if not there:
-        return
-    done = await trio.run_process(["rm", "-rf", "--", *there], check=False, capture_stderr=True, stdin=b"")
-    if done.returncode != 0:
-        await trio.run_process(["chmod", "-R", "u+rwX", "--", *there], check=False, capture_stderr=True, stdin=b"")
-        await trio.run_process(["rm", "-rf", "--", *there], check=False, capture_stderr=True, stdin=b"")
-
-
-def _present(folders: tuple[Path, ...]) -> list[str]:
-    return [str(folder) for folder in folders if os.path.lexists(folder)]

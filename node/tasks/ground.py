@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from node.messages import TASK_MESSAGES
 from node.tasks.delegation import RequesterEvent, Step, WorkerEvent, request, work
 from node.tasks.git import Git
 from node.tasks.ledger import Ledger
+from node.tasks.place import open_folder
 from node.tasks.ports import FreeBytes, RunSettings, RunTimes, Sealer
 from node.tasks.task import Key, Task, folder_name
 
@@ -111,6 +113,21 @@ class Ground:
     def folder_of(self, key: Key) -> Path:
         """Name a task's folder."""
         return self.folder / folder_name(key)
+
+    @contextmanager
+    def opened(self, task: Task | None) -> Iterator[int]:
+        """Open a task's folder for a block: its descriptor, or -1 where there is none or another one stands there."""
+        at = -1
+        if task is not None:
+            try:
+                at = open_folder(self.folder_of(task.key), task.inode)
+            except OSError:
+                at = -1
+        try:
+            yield at
+        finally:
+            if at >= 0:
+                os.close(at)
 
     async def requested(self, key: Key, event: RequesterEvent) -> Step:
         """Advance a task this machine asked for; the step is on the disk when this returns.

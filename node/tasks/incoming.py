@@ -14,12 +14,11 @@ import trio
 from mesh.base.codec import Malformed, decode_untrusted
 from mesh.base.crypto import Context, verify
 from mesh.base.db import StorageFull
-from mesh.base.errors import OurFault, PeerFault, Refused, Unreachable
+from mesh.base.errors import MeshError, OurFault, PeerFault, Refused, Unreachable
 from mesh.base.names import NodeId, TaskId
 from mesh.base.ports import CHANNEL_MESSAGE_BYTES_MAX, Channel, Incoming
 from node.messages import (
     ARGV_BYTES_MAX,
-    KIND_RUN,
     OFFER_LIFE_MS_MAX,
     STATES,
     TASK_MESSAGES,
@@ -37,17 +36,17 @@ from node.messages import (
     PackChunk,
     PackEnd,
     TaskReport,
-    TaskSpec,
     TaskUnknown,
     WantPack,
 )
 from node.tasks.approvals import Approvals, Decision
 from node.tasks.asks import OPEN_ASKS_MAX
 from node.tasks.checkout import take_pack_untrusted
-from node.tasks.delegation import CancelAsked, Judged, PersonSaid
+from node.tasks.delegation import CancelAsked, Judged, PersonSaid, work
 from node.tasks.ground import Ground, closing, receive_message
+from node.tasks.ledger import NEVER_SPEC
 from node.tasks.output import Frame, LogReader, Piece
-from node.tasks.policy import Ask, Deny, Verdict, decide
+from node.tasks.policy import Ask, Deny, Verdict, decide, who_is_denied
 from node.tasks.ports import DISK_FREE_BYTES_MIN
 from node.tasks.task import WORKED, Key, Task, cut, ended, folder_name, report_of, spec_digest
 from node.tasks.tether import prepare_folder
@@ -59,7 +58,11 @@ WAITING_MAX = 100
 """Tasks of one requester that are not over; the next offer is refused."""
 KEPT_MAX = 10_000
 """Tasks of one requester in the ledger; the next offer is refused until old ones are swept."""
+NEVER_MAX = 100
+"""Tasks of one requester that were cancelled before they came; the next such cancel is not taken until old ones go."""
 CLOCK_SLACK_MS = 60_000
+NEVER_MS = 2 * (OFFER_LIFE_MS_MAX + CLOCK_SLACK_MS)
+"""How long such a cancel is remembered at least; an offer made before that is too old to be taken."""
 CHUNK_WAIT_S = 60.0
 OFFER_BYTES_MAX = 56 * 1024
 
@@ -136,7 +139,7 @@ class IncomingTalks:
                 await self._answer(incoming)
         except Unreachable:
             return
-        except (PeerFault, OurFault) as fault:
+        except (MeshError, OSError) as fault:
             _log.warning("a talk about tasks ended: %s", fault)
         finally:
             self._talks -= 1
@@ -239,9 +242,15 @@ class IncomingTalks:
         ground = self._ground
         key = Key(WORKED, channel.peer, TaskId(cancel.task), cancel.attempt)
         if ground.ledger.get(key) is None:
-            if ground.ledger.kept(WORKED, key.requester) >= KEPT_MAX:
-                raise PeerFault("too many tasks of this machine are on record")
-            await ground.ledger.put(_never(key, ground.me, ground.now_ms()))
+            never = _never(key, ground.me, ground.now_ms())
+            denied = who_is_denied(ground.settings, ground.directory.me, ground.directory.member(key.requester))
+            if denied is not None:
+                # Nothing of this machine could start, so there is nothing to remember.
+                await channel.send(TASK_MESSAGES.encode(_turned_down(never, ground.now_ms(), "refused", denied.reason, denied.detail)))
+                return
+            before_ms = ground.now_ms() - NEVER_MS
+            if not await ground.ledger.put_never(work(never, CancelAsked(), ground.now_ms()).task, before_ms=before_ms, count_max=NEVER_MAX):
+                raise PeerFault("too many tasks of this machine were cancelled before they came; try again later")
         step = await self._workshop.advance(key, CancelAsked())
         await channel.send(TASK_MESSAGES.encode(report_of(step.task)))
 
@@ -259,7 +268,11 @@ class IncomingTalks:
         """Stream a task's output from an offset, and its state whenever that changes, until it is over."""
         ground = self._ground
         key = Key(WORKED, channel.peer, TaskId(follow.task), follow.attempt)
-        reader = LogReader(str(ground.folder_of(key) / "log"), follow.offset)
+        with ground.opened(ground.ledger.get(key)) as at:
+            await self._send_pieces(channel, follow, key, LogReader(at, follow.offset))
+
+    async def _send_pieces(self, channel: Channel, follow: Follow, key: Key, reader: LogReader) -> None:
+        ground = self._ground
         told: TaskReport | None = None
         try:
             while True:
@@ -323,7 +336,7 @@ def _fresh_task(key: Key, body: OfferBody, now_ms: int) -> Task:
 
 def _never(key: Key, me: NodeId, now_ms: int) -> Task:
     """Record a task that was cancelled before it came; an empty command marks it."""
-    return Task(key, me, TaskSpec(KIND_RUN, (), "", None, None, 1), 0, "offered", now_ms)
+    return Task(key, me, NEVER_SPEC, 0, "offered", now_ms)
 
 
 def _report_again(known: Task, offered: Task) -> TaskReport:

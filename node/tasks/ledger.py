@@ -12,7 +12,7 @@ from typing import Any
 from mesh.base.codec import decode_untrusted, encode
 from mesh.base.db import Connection, Database
 from mesh.base.names import NodeId, TaskId
-from node.messages import STATES, Hop, TaskSpec
+from node.messages import KIND_RUN, STATES, Hop, TaskSpec
 from node.tasks.task import WORKED, Key, Task, spec_digest
 
 SCHEMA = (
@@ -39,13 +39,18 @@ SCHEMA = (
         FOREIGN KEY (side, requester, task, attempt) REFERENCES task ON DELETE CASCADE
     ) STRICT, WITHOUT ROWID;
     """,
+    "ALTER TABLE task ADD COLUMN inode INTEGER NOT NULL DEFAULT 0;",
 )
 SPEC_BYTES_MAX = 60 * 1024
 LISTED_MAX = 1_000
 
+NEVER_SPEC = TaskSpec(KIND_RUN, (), "", None, None, 1)
+"""Stands for what would have run in the record of a task that was cancelled before it came."""
+_NEVER = spec_digest(NEVER_SPEC)
+
 _COLUMNS = (
     "side, requester, task, attempt, worker, spec, pack_bytes, state, created_ms, cancel_asked, exit_code, reason, detail,"
-    " started_ms, ended_ms, output_bytes, until_ms, offer, request"
+    " started_ms, ended_ms, output_bytes, until_ms, offer, request, inode"
 )
 
 
@@ -53,16 +58,16 @@ def put_task(connection: Connection, task: Task) -> None:
     """Write a task and the transitions it has."""
     key = task.key
     connection.execute(
-        f"INSERT INTO task ({_COLUMNS}, text_id, spec_digest, final) VALUES ({', '.join('?' * 22)})"
+        f"INSERT INTO task ({_COLUMNS}, text_id, spec_digest, final) VALUES ({', '.join('?' * 23)})"
         " ON CONFLICT DO UPDATE SET state = excluded.state, final = excluded.final, cancel_asked = excluded.cancel_asked,"
         " exit_code = excluded.exit_code, reason = excluded.reason, detail = excluded.detail,"
         " started_ms = excluded.started_ms, ended_ms = excluded.ended_ms, output_bytes = excluded.output_bytes,"
         " until_ms = excluded.until_ms, offer = excluded.offer, request = excluded.request,"
-        " pack_bytes = excluded.pack_bytes",
+        " pack_bytes = excluded.pack_bytes, inode = excluded.inode",
         (
             *(key.side, key.requester, key.task, key.attempt, task.worker, encode(task.spec), task.pack_bytes, task.state),
             *(task.created_ms, int(task.cancel_asked), task.exit_code, task.reason, task.detail, task.started_ms),
-            *(task.ended_ms, task.output_bytes, task.until_ms, task.offer, task.request),
+            *(task.ended_ms, task.output_bytes, task.until_ms, task.offer, task.request, _signed(task.inode)),
             *(task.text_id, spec_digest(task.spec), int(task.final)),
         ),
     )
@@ -101,8 +106,8 @@ def read_task(connection: Connection, key: Key) -> Task | None:
 def find_tasks(connection: Connection, prefix: str) -> list[Task]:
     """Read the tasks, at most twenty, whose id starts with a prefix of base32 characters."""
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM task WHERE text_id >= ? AND text_id < ? ORDER BY created_ms DESC LIMIT 20",
-        (prefix, prefix + "{"),
+        f"SELECT {_COLUMNS} FROM task WHERE text_id >= ? AND text_id < ? AND spec_digest <> ? ORDER BY created_ms DESC LIMIT 20",
+        (prefix, prefix + "{", _NEVER),
     )
     return [_task(connection, row) for row in rows]
 
@@ -125,8 +130,8 @@ def live_tasks(connection: Connection, side: str) -> list[Task]:
 def recent_tasks(connection: Connection, since_ms: int) -> list[Task]:
     """Read the newest tasks of both sides, at most a thousand: those not over, and those made since then."""
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM task WHERE final = 0 OR created_ms >= ? ORDER BY created_ms DESC, task LIMIT ?",
-        (since_ms, LISTED_MAX),
+        f"SELECT {_COLUMNS} FROM task WHERE (final = 0 OR created_ms >= ?) AND spec_digest <> ? ORDER BY created_ms DESC, task LIMIT ?",
+        (since_ms, _NEVER, LISTED_MAX),
     )
     return [_task(connection, row) for row in rows]
 
@@ -138,6 +143,33 @@ def old_tasks(connection: Connection, before_ms: int) -> list[Task]:
         (before_ms, LISTED_MAX),
     )
     return [_task(connection, row) for row in rows]
+
+
+def put_never(connection: Connection, task: Task, *, before_ms: int, count_max: int) -> bool:
+    """Record a task that was cancelled before it came, forgetting the requester's that are too old to matter.
+
+    Args:
+        connection: Writing.
+        task: Final, with :data:`NEVER_SPEC`.
+        before_ms: Those made before that go.
+        count_max: Of one requester.
+
+    Returns:
+        Whether it is recorded; False where as many others are.
+    """
+    requester = task.key.requester
+    connection.execute(
+        "DELETE FROM task WHERE side = ? AND requester = ? AND spec_digest = ? AND created_ms < ?",
+        (WORKED, requester, _NEVER, before_ms),
+    )
+    row = connection.execute(
+        "SELECT count(*) FROM task WHERE side = ? AND requester = ? AND spec_digest = ?", (WORKED, requester, _NEVER)
+    ).fetchone()
+    assert row is not None
+    if row[0] >= count_max:
+        return False
+    put_task(connection, task)
+    return True
 
 
 def count_waiting(connection: Connection, requester: NodeId) -> tuple[int, int]:
@@ -157,9 +189,14 @@ def count_tasks(connection: Connection, side: str, requester: NodeId) -> int:
     return int(row[0])
 
 
+def _signed(inode: int) -> int:
+    """Fit 64 bits without a sign into the numbers SQLite has."""
+    return inode - (1 << 64) if inode >= 1 << 63 else inode
+
+
 def _task(connection: Connection, row: tuple[Any, ...]) -> Task:
     (side, requester, task, attempt, worker, spec, pack_bytes, state, created_ms, cancel_asked, exit_code, *rest) = row
-    reason, detail, started_ms, ended_ms, output_bytes, until_ms, offer, request = rest
+    reason, detail, started_ms, ended_ms, output_bytes, until_ms, offer, request, inode = rest
     key = Key(side, NodeId(requester), TaskId(task), attempt)
     return Task(
         key=key,
@@ -178,6 +215,7 @@ def _task(connection: Connection, row: tuple[Any, ...]) -> Task:
         until_ms=until_ms,
         offer=offer,
         request=request,
+        inode=inode % (1 << 64),
         hops=_hops(connection, key),
     )
 
@@ -207,6 +245,12 @@ class Ledger:
             StorageFull, OurFault: They are not.
         """
         await self._database.write(lambda connection: put_tasks(connection, tasks))
+
+    async def put_never(self, task: Task, *, before_ms: int, count_max: int) -> bool:
+        """Record a task that was cancelled before it came; whether there was room for it."""
+        return await self._database.write(
+            lambda connection: put_never(connection, task, before_ms=before_ms, count_max=count_max)
+        )
 
     async def forget(self, keys: list[Key]) -> None:
         """Delete tasks that are over."""

@@ -4,13 +4,18 @@ A segment is named by the payload offset it starts at (``%016x``), and holds fra
 An offset counts payload bytes of both streams. Whatever a segment's name leaves out before it is a gap: cut because
 the log was at its limit, or lost because the disk was full. The requester keeps what it followed in the same form.
 
-The supervisor imports this room while a person waits for their command to start, so it imports ``os`` and nothing
-else; reading is in ``output``.
+A task reaches its own log and may replace any of it; so everything is opened as ``place`` opens it, and whatever is not
+as it was left counts as lost.
+
+The supervisor imports this room while a person waits for their command to start, so it imports as little as it can;
+reading is in ``output``.
 """
 
 from __future__ import annotations
 
 import os
+
+from node.tasks.place import open_file, open_inner
 
 STDOUT = 1
 STDERR = 2
@@ -19,25 +24,35 @@ PAYLOAD_BYTES_MAX = 48 * 1024
 FRAME_BYTES_MAX = HEAD_BYTES + PAYLOAD_BYTES_MAX
 SEGMENT_BYTES_MAX = 8 << 20
 SEGMENTS_OF_LIMIT = 16
+SEGMENTS_MAX = 64
+LISTED_MAX = 1_024
 NAME_CHARS = 16
 
 
-def segment_starts(folder: str) -> list[int]:
-    """List the offsets at which a log's segments start, in order; empty where there is no log yet."""
+def segment_starts(at: int) -> list[int]:
+    """List the offsets at which a log's segments start, in order, of the first LISTED_MAX names.
+
+    Args:
+        at: The log's open folder.
+    """
+    starts = []
     try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
+        with os.scandir(at) as entries:
+            for _, entry in zip(range(LISTED_MAX), entries, strict=False):
+                if _is_segment(entry.name):
+                    starts.append(int(entry.name, 16))
+    except OSError:
         return []
-    return sorted(int(name, 16) for name in names if _is_segment(name))
+    return sorted(starts)
 
 
 def _is_segment(name: str) -> bool:
     return len(name) == NAME_CHARS and all(c in "0123456789abcdef" for c in name)
 
 
-def segment_path(folder: str, start: int) -> str:
+def segment_name(start: int) -> str:
     """Name the file of the segment that starts at an offset."""
-    return f"{folder}/{start:0{NAME_CHARS}x}"
+    return f"{start:0{NAME_CHARS}x}"
 
 
 def whole_frames(data: bytes) -> tuple[int, int]:
@@ -62,37 +77,56 @@ def whole_frames(data: bytes) -> tuple[int, int]:
 class LogWriter:
     """Appends to a log, keeping its head and its tail within a limit on disk.
 
-    A full disk never raises here: what could not be written is counted and leaves a gap, because the program that
-    prints must not hang on our log.
+    A full disk never raises here, and neither does a log that was tampered with: what could not be written is counted
+    and leaves a gap, because the program that prints must not hang on our log.
 
     Args:
-        folder: Made on the first append; an existing log is continued behind its last whole frame.
+        at: The open folder that holds the log's folder, kept open by the caller; ``log`` is made in it on the first
+            append, and an existing one is continued behind its last whole frame.
         bytes_max: Of all segments together, frame heads included; at least 17 frames (about 820 KiB).
+
+    Raises:
+        OSError: What stands there is no log.
     """
 
-    def __init__(self, folder: str, bytes_max: int) -> None:
-        self.folder = folder
+    def __init__(self, at: int, bytes_max: int) -> None:
         self.end = 0
         self.lost_bytes = 0
         self.cut_bytes = 0
+        self._at = at
+        self._folder = -1
         self._bytes_max = bytes_max
         self._segment_bytes = max(FRAME_BYTES_MAX, min(SEGMENT_BYTES_MAX, bytes_max // SEGMENTS_OF_LIMIT))
         self._fd = -1
         self._segments: list[list[int]] = []
+        self._total_bytes = 0
         self._head_count: int | None = None
         self._continue()
 
     def _continue(self) -> None:
         """Take up an existing log, dropping a frame that was torn by a crash."""
-        starts = segment_starts(self.folder)
-        for start in starts:
-            self._segments.append([start, os.stat(segment_path(self.folder, start)).st_size])
+        try:
+            self._folder = open_inner(self._at, "log")
+        except FileNotFoundError:
+            return
+        try:
+            self._take_up(segment_starts(self._folder))
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_up(self, starts: list[int]) -> None:
         if not starts:
             return
-        self._fd = os.open(segment_path(self.folder, starts[-1]), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        content = os.pread(self._fd, self._segments[-1][1], 0)
+        for start in starts:
+            size = os.stat(segment_name(start), dir_fd=self._folder, follow_symlinks=False).st_size
+            self._segments.append([start, size])
+            self._total_bytes += size
+        self._fd = open_file(self._folder, segment_name(starts[-1]), os.O_RDWR | os.O_APPEND)
+        content = os.pread(self._fd, SEGMENT_BYTES_MAX, 0)
         kept, payload = whole_frames(content)
         os.ftruncate(self._fd, kept)
+        self._total_bytes += kept - self._segments[-1][1]
         self._segments[-1][1] = kept
         self.end = starts[-1] + payload
 
@@ -128,17 +162,27 @@ class LogWriter:
             os.ftruncate(self._fd, kept)
             raise
         self._segments[-1][1] = kept + len(frame)
+        self._total_bytes += len(frame)
 
     def _roll_for(self, frame_bytes: int) -> None:
         """Begin a new segment where the present one is full or absent."""
         if self._fd >= 0 and self._segments[-1][1] + frame_bytes <= self._segment_bytes:
             return
         self._leave()
+        if self._folder < 0:
+            self._make_folder()
         self._make_room()
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._fd = os.open(segment_path(self.folder, self.end), flags, 0o600)
+        # Made anew always: a file that stands there already is a task's, and may be another name of any file.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        self._fd = open_file(self._folder, segment_name(self.end), flags)
         self._segments.append([self.end, 0])
+
+    def _make_folder(self) -> None:
+        try:
+            self._folder = open_inner(self._at, "log")
+        except FileNotFoundError:
+            os.mkdir("log", 0o700, dir_fd=self._at)
+            self._folder = open_inner(self._at, "log")
 
     def _leave(self) -> None:
         """Close the present segment; the next frame begins a new one."""
@@ -150,17 +194,24 @@ class LogWriter:
         """Remove a segment that a full disk left without a frame, so that a flood leaves no crowd of them."""
         if self._segments and self._segments[-1][1] == 0:
             start, _ = self._segments.pop()
-            os.unlink(segment_path(self.folder, start))
+            self._remove(start)
+
+    def _remove(self, start: int) -> None:
+        try:
+            os.unlink(segment_name(start), dir_fd=self._folder)
+        except OSError:
+            return
 
     def _make_room(self) -> None:
-        """Delete middle segments, oldest first, until one more fits."""
-        while sum(size for _, size in self._segments) + self._segment_bytes > self._bytes_max:
+        """Delete middle segments, oldest first, until one more fits, in bytes and in number."""
+        while self._total_bytes + self._segment_bytes > self._bytes_max or len(self._segments) >= SEGMENTS_MAX:
             place = self._first_behind_head()
             if place is None:
                 return
-            start, _ = self._segments.pop(place)
+            start, size = self._segments.pop(place)
             following = self._segments[place][0] if place < len(self._segments) else self.end
-            os.unlink(segment_path(self.folder, start))
+            self._remove(start)
+            self._total_bytes -= size
             self.cut_bytes += following - start
 
     def _first_behind_head(self) -> int | None:
@@ -175,6 +226,8 @@ class LogWriter:
                 if total > self._bytes_max // 2:
                     self._head_count = place
                     break
+        if self._head_count is None and len(self._segments) >= SEGMENTS_MAX:
+            self._head_count = SEGMENTS_MAX // 2
         if self._head_count is None or self._head_count >= len(self._segments):
             return None
         return self._head_count
@@ -186,24 +239,27 @@ class LogWriter:
             self.end = offset
 
     def sync(self) -> None:
-        """Wait until everything appended is on the disk."""
-        if not self._segments:
+        """Wait until everything appended is on the disk.
+
+        Raises:
+            OSError: It is not.
+        """
+        if not self._segments or self._folder < 0:
             return
         for start, _ in self._segments:
-            _sync_path(segment_path(self.folder, start))
-        _sync_path(self.folder)
+            try:
+                fd = open_file(self._folder, segment_name(start))
+            except OSError:
+                continue
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        os.fsync(self._folder)
 
     def close(self) -> None:
-        """Close the open segment; a second call does nothing."""
+        """Let go of the log; a second call does nothing, and the next append takes it up again."""
         self._leave()
-
-
-def _sync_path(path: str) -> None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1

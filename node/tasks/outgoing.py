@@ -7,8 +7,11 @@ a restart of this node goes on where it stood.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import trio
@@ -16,6 +19,7 @@ import trio
 from mesh.base.codec import decode_untrusted, encode
 from mesh.base.crypto import Context
 from mesh.base.errors import PeerFault, Unreachable
+from mesh.base.names import base32
 from mesh.base.ports import Channel
 from node.messages import (
     OFFER_LIFE_MS_MAX,
@@ -37,7 +41,6 @@ from node.messages import (
     TaskUnknown,
     WantPack,
 )
-from node.tasks.checkout import remove_folders
 from node.tasks.delegation import (
     Bounced,
     CancelAsked,
@@ -49,7 +52,9 @@ from node.tasks.delegation import (
     Strayed,
 )
 from node.tasks.ground import Ground, closing, receive_message
-from node.tasks.log import LogWriter
+from node.tasks.log import FRAME_BYTES_MAX, SEGMENTS_MAX, LogWriter
+from node.tasks.place import open_file, open_folder
+from node.tasks.removal import remove_parts
 from node.tasks.task import FINAL, REQUESTED, Key, Task
 
 OFFER_BYTES_MAX = 58 * 1024
@@ -132,14 +137,22 @@ class Outgoing:
             event.set()
 
     async def _keep(self, key: Key) -> None:
+        """Keep one task; whatever was made of its files ends that task and never the node."""
+        try:
+            if key not in self._logs:
+                await self._keep_until_over(key)
+        except OSError as error:
+            _log.warning("task %s: %s", base32(key.task), error)
+            await self._ground.requested(key, Strayed("log", "the folder of its output here is not as it was made; it may have run"))
+
+    async def _keep_until_over(self, key: Key) -> None:
         """Do the next thing a task needs, until it is over."""
         ground = self._ground
+        task = ground.ledger.get(key)
+        assert task is not None
         folder = ground.folder_of(key)
-        if key in self._logs:
-            return
-        self._logs[key] = await self._open_log(folder)
-        pause_s = PAUSE_S_MIN
-        try:
+        with await self._open_log(key, folder, task.inode):
+            pause_s = PAUSE_S_MIN
             while (task := ground.ledger.get(key)) is not None and not task.final:
                 self._pokes[key] = trio.Event()
                 try:
@@ -150,20 +163,40 @@ class Outgoing:
                     with trio.move_on_after(pause_s):
                         await self._pokes[key].wait()
                     pause_s = min(2 * pause_s, ground.times.retry_s)
-        finally:
-            self._unsent.discard(key)
-            self._logs.pop(key).close()
-            self._pokes.pop(key, None)
-        await remove_folders(folder / "pack")
+        if task is not None:
+            await remove_parts(folder, ("pack",), task.inode)
 
-    async def _open_log(self, folder: Path) -> LogWriter:
-        """Open a task's log here, waiting for as long as the disk does not let us."""
+    async def _open_log(self, key: Key, folder: Path, inode: int) -> ExitStack:
+        """Open a task's log here, waiting for as long as the disk is full.
+
+        Returns:
+            What lets go of it again.
+
+        Raises:
+            OSError: What stands there is not the task's folder, or no log.
+        """
+        with ExitStack() as stack:
+            at = open_folder(folder, inode)
+            stack.callback(os.close, at)
+            log = await self._patiently(lambda: LogWriter(at, self._ground.settings.output_bytes_max))
+            self._logs[key] = log
+            stack.callback(self._let_go, key)
+            return stack.pop_all()
+        raise AssertionError("a stack swallows nothing")
+
+    def _let_go(self, key: Key) -> None:
+        self._unsent.discard(key)
+        self._logs.pop(key).close()
+        self._pokes.pop(key, None)
+
+    async def _patiently(self, open_log: Callable[[], LogWriter]) -> LogWriter:
         while True:
             try:
-                _make_folder(folder)
-                return LogWriter(str(folder / "log"), self._ground.settings.output_bytes_max)
+                return open_log()
             except OSError as error:
-                _log.warning("%s: %s", folder, error.strerror)
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE):
+                    raise
+                _log.warning("a log cannot be opened: %s", error.strerror)
                 await trio.sleep(self._ground.times.retry_s)
 
     async def _after_fault(self, key: Key, fault: Unreachable | PeerFault) -> None:
@@ -231,7 +264,8 @@ class Outgoing:
 
     async def _send_pack(self, channel: Channel, key: Key, offer: bytes) -> bool:
         """Stream the pack; whether its end was sent."""
-        pack = os.open(self._ground.folder_of(key) / "pack", os.O_RDONLY | os.O_CLOEXEC)
+        with self._ground.opened(self._ground.ledger.get(key)) as at:
+            pack = open_file(at, "pack")
         try:
             while chunk := await trio.to_thread.run_sync(os.read, pack, PACK_CHUNK_BYTES_MAX):
                 await channel.send(TASK_MESSAGES.encode(PackChunk(chunk)))
@@ -259,14 +293,12 @@ class Outgoing:
         log = self._logs[task.key]
         follow = TASK_MESSAGES.encode(Follow(task.key.task, task.key.attempt, log.end))
         channel = await self._ground.channels.open_channel(task.worker, PURPOSE_FOLLOW, follow, bulk=True)
+        inflow = Inflow(log)
         async with closing(channel):
             while True:
                 message = await receive_message(channel)
-                if isinstance(message, Output):
-                    _store(log, message)
-                    self._ground.pulses.wake(task.key)
-                elif isinstance(message, OutputGap):
-                    log.skip_to(message.end)
+                if isinstance(message, Output | OutputGap):
+                    inflow.take_untrusted(message)
                     self._ground.pulses.wake(task.key)
                 else:
                     if isinstance(message, TaskReport) and STATES[message.state] in FINAL:
@@ -275,13 +307,45 @@ class Outgoing:
                         return
 
 
-def _make_folder(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+class Inflow:
+    """What a worker sends of one task's output over one channel, stored as far as a log can be so.
 
+    Args:
+        log: Where the output goes; its end is where the channel was asked to begin.
+    """
 
-def _store(log: LogWriter, output: Output) -> None:
-    """Append what is new in a piece of output; a hole in front of it stays one."""
-    log.skip_to(output.offset)
-    fresh = output.data[log.end - output.offset :]
-    if fresh:
-        log.append(output.stream, fresh)
+    def __init__(self, log: LogWriter) -> None:
+        self._log = log
+        self._holes = 0
+        self._came_bytes = 0
+
+    def take_untrusted(self, message: Output | OutputGap) -> None:
+        """Store what is new in a message.
+
+        An honest log has at most SEGMENTS_MAX holes, and one more for each segment that is cut while it is read; so
+        that many are taken, and a hole is taken only where the worker says it is one.
+
+        Args:
+            message: As received.
+
+        Raises:
+            PeerFault: It leaves out output without saying so, or there are more holes than a log can have.
+        """
+        start = message.start if isinstance(message, OutputGap) else message.offset
+        if start > self._log.end:
+            raise PeerFault("output was left out without a word")
+        if isinstance(message, OutputGap):
+            self._take_hole(message)
+            return
+        fresh = message.data[self._log.end - message.offset :]
+        if fresh:
+            self._came_bytes += len(fresh)
+            self._log.append(message.stream, fresh)
+
+    def _take_hole(self, hole: OutputGap) -> None:
+        if hole.end <= self._log.end:
+            return
+        self._holes += 1
+        if self._holes > SEGMENTS_MAX + self._came_bytes // FRAME_BYTES_MAX:
+            raise PeerFault("the output has more holes than a log can have")
+        self._log.skip_to(hole.end)

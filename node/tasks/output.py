@@ -9,7 +9,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from node.tasks.log import HEAD_BYTES, PAYLOAD_BYTES_MAX, STDERR, STDOUT, segment_path, segment_starts
+from node.tasks.log import (
+    HEAD_BYTES,
+    PAYLOAD_BYTES_MAX,
+    SEGMENT_BYTES_MAX,
+    STDERR,
+    STDOUT,
+    segment_name,
+    segment_starts,
+)
+from node.tasks.place import open_file, open_inner
 
 READ_BYTES = 256 * 1024
 """Read from disk in one go: several frames, and little enough to do on the event loop."""
@@ -50,13 +59,14 @@ class LogReader:
     """Reads forward through a log.
 
     Args:
-        folder: The log's; need not exist yet.
+        at: The open folder that holds the log's folder, kept open by the caller, or -1 where there is none; the log need
+            not exist yet.
         offset: Where to start, in payload bytes.
     """
 
-    def __init__(self, folder: str, offset: int = 0) -> None:
+    def __init__(self, at: int, offset: int = 0) -> None:
         self.offset = offset
-        self._folder = folder
+        self._at = at
         self._fd = -1
         self._start = -1
         self._file_at = 0
@@ -97,21 +107,26 @@ class LogReader:
 
     def _enter(self, pieces: list[_Growing | Gap]) -> bool:
         """Open the segment that holds the offset, or the next one behind a gap."""
-        starts = segment_starts(self._folder)
-        before = [start for start in starts if start <= self.offset and start > self._start]
-        behind = [start for start in starts if start > self.offset]
-        if before:
-            return self._open(before[-1])
-        if not behind:
+        folder = _open_log(self._at)
+        if folder < 0:
             return False
-        pieces.append(Gap(self.offset, behind[0]))
-        self.offset = behind[0]
-        return self._open(behind[0])
-
-    def _open(self, start: int) -> bool:
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            self._fd = os.open(segment_path(self._folder, start), flags)
+            starts = segment_starts(folder)
+            before = [start for start in starts if start <= self.offset and start > self._start]
+            behind = [start for start in starts if start > self.offset]
+            if before:
+                return self._open(folder, before[-1])
+            if not behind:
+                return False
+            pieces.append(Gap(self.offset, behind[0]))
+            self.offset = behind[0]
+            return self._open(folder, behind[0])
+        finally:
+            os.close(folder)
+
+    def _open(self, folder: int, start: int) -> bool:
+        try:
+            self._fd = open_file(folder, segment_name(start))
         except OSError:
             return self._pass_over(start)
         self._start = self._payload_at = start
@@ -154,18 +169,41 @@ class LogReader:
         self.offset += len(data)
 
     def _has_successor(self) -> bool:
-        return any(start > self._start for start in segment_starts(self._folder))
+        return any(start > self._start for start in _starts(self._at))
 
 
-def log_end(folder: str) -> int:
-    """Find the offset behind a log's last whole frame; 0 without a log."""
-    starts = segment_starts(folder)
+def _open_log(at: int) -> int:
+    """Open the folder of a log; -1 where there is none."""
+    try:
+        return open_inner(at, "log")
+    except OSError:
+        return -1
+
+
+def _starts(at: int) -> list[int]:
+    folder = _open_log(at)
+    if folder < 0:
+        return []
+    try:
+        return segment_starts(folder)
+    finally:
+        os.close(folder)
+
+
+def log_end(at: int) -> int:
+    """Find the offset behind a log's last whole frame; 0 without a log. Of a last segment that is too long a part counts.
+
+    Args:
+        at: The open folder that holds the log's folder, or -1 where there is none.
+    """
+    starts = _starts(at)
     if not starts:
         return 0
-    reader = LogReader(folder, starts[-1])
+    reader = LogReader(at, starts[-1])
     try:
-        while reader.read():
-            continue
+        for _ in range(2 * SEGMENT_BYTES_MAX // READ_BYTES):
+            if not reader.read():
+                break
     finally:
         reader.close()
     return reader.offset

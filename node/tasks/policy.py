@@ -59,6 +59,17 @@ def decide(settings: RunSettings, me: Member, requester: Member | None, spec: Ta
     return Allow() if settings.runs == "mine" else Ask()
 
 
+def who_is_denied(settings: RunSettings, me: Member, requester: Member | None) -> Deny | None:
+    """Say why nothing at all of a machine could be run here; None where something could.
+
+    Args:
+        settings: This machine's own.
+        me: This machine.
+        requester: The machine at the other end of the link, or None where it is no member.
+    """
+    return _who_is_denied(me, requester) or _runs_nothing(settings, me)
+
+
 def _who_is_denied(me: Member, requester: Member | None) -> Deny | None:
     if requester is None or requester.state in ("expelled", "expired"):
         return Deny("not_a_member", "your machine is not a member of this mesh any more; join again with a new invite")
@@ -71,9 +82,15 @@ def _who_is_denied(me: Member, requester: Member | None) -> Deny | None:
     return None
 
 
-def _what_is_denied(settings: RunSettings, me: Member, spec: TaskSpec, sandbox: bool) -> Deny | None:
+def _runs_nothing(settings: RunSettings, me: Member) -> Deny | None:
     if settings.runs not in ("mine", "ask"):
         return Deny("policy", f"{me.name} runs nothing for other machines; `config set runs ask` there changes it")
+    return None
+
+
+def _what_is_denied(settings: RunSettings, me: Member, spec: TaskSpec, sandbox: bool) -> Deny | None:
+    if (nothing := _runs_nothing(settings, me)) is not None:
+        return nothing
     if settings.sandbox == "require" and not sandbox:
         return Deny("sandbox", f"{me.name} runs tasks only in a sandbox and has none; see there: hivemesh doctor")
     if spec.kind != KIND_RUN:

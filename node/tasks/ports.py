@@ -59,6 +59,7 @@ class RunTimes:
         ask_s: A request nobody answered is refused after this.
         refresh_s: How often an open request is published again; a third of the record's life.
         git_s: The longest one git command may take.
+        slack_s: What a supervisor may take beyond its own time before it is told again, and once more before it is ended.
     """
 
     reach_s: float = 10.0
@@ -69,6 +70,7 @@ class RunTimes:
     ask_s: float = 24 * 3600.0
     refresh_s: float = 300.0
     git_s: float = 300.0
+    slack_s: float = 60.0
 
 
 def free_bytes(path: Path) -> int:

@@ -23,7 +23,6 @@ from node.messages import KIND_RUN, STATES, Hop, TaskSpec
 from node.tasks.approvals import Approvals, InboxItem
 from node.tasks.asks import ALLOW, DENY
 from node.tasks.belongings import Untracked
-from node.tasks.checkout import remove_folders
 from node.tasks.command import checked_command, checked_digest, checked_seconds
 from node.tasks.delegation import CancelAsked, Leaving, PersonSaid, request
 from node.tasks.git import Git
@@ -32,7 +31,9 @@ from node.tasks.incoming import IncomingTalks
 from node.tasks.ledger import Ledger
 from node.tasks.outgoing import Outgoing
 from node.tasks.output import LogReader, Piece, log_end
+from node.tasks.place import inode_of
 from node.tasks.ports import DISK_FREE_BYTES_MIN, FreeBytes, RunSettings, RunTimes, Sealer, free_bytes
+from node.tasks.removal import remove_folder
 from node.tasks.repository import Snapshot, find_repository, take_snapshot
 from node.tasks.sweeping import run_sweeps, sweep_strays
 from node.tasks.task import FINAL, REQUESTED, Key, Task, task_json
@@ -118,7 +119,7 @@ class Runs:
             await ground.ledger.put(task)
         except BaseException:
             with trio.CancelScope(shield=True):
-                await remove_folders(folder)
+                await remove_folder(folder)
             raise
         await self._outgoing.keep(key)
         return Begun(task, snapshot.untracked if snapshot else (), snapshot.notes if snapshot else ())
@@ -165,6 +166,7 @@ class Runs:
             state="queued",
             created_ms=now_ms,
             until_ms=now_ms + int(patience_s * 1000),
+            inode=inode_of(ground.folder_of(key)),
             hops=(Hop(STATES.index("queued"), now_ms),),
         )
         if task.pack_bytes or not self._is_linked(node):
@@ -204,7 +206,8 @@ class Runs:
     def _counted(self, task: Task) -> Task:
         if task.final:
             return task
-        stored = log_end(str(self._ground.folder_of(task.key) / "log"))
+        with self._ground.opened(task) as at:
+            stored = log_end(at)
         return dataclasses.replace(task, output_bytes=max(task.output_bytes, stored))
 
     def json(self, task: Task) -> dict[str, object]:
@@ -226,7 +229,11 @@ class Runs:
         Yields:
             Pieces of output, and gaps where output is nowhere kept.
         """
-        reader = LogReader(str(self._ground.folder_of(key) / "log"), offset)
+        with self._ground.opened(self._ground.ledger.get(key)) as at:
+            async for piece in self._pieces(key, LogReader(at, offset), wait=wait):
+                yield piece
+
+    async def _pieces(self, key: Key, reader: LogReader, *, wait: bool) -> AsyncIterator[Piece]:
         try:
             while True:
                 news = self._ground.pulses.next(key)

@@ -14,11 +14,13 @@ group, becomes its child and is found; elsewhere it ends the command's process g
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
 
 from node.tasks.log import STDERR, STDOUT, LogWriter
+from node.tasks.place import open_fifo, open_file
 from node.tasks.processes import LINUX, descendants, send_signal, start_time
 
 READ_BYTES = 48 * 1024
@@ -29,10 +31,11 @@ LEFTOVER_TERM_S = 1.0
 UNKILLABLE_S = 30.0
 EXIT_BYTES = 4_096
 EXIT_TRIES = 600
-LOCK_FD, NEWS_FD = 3, 4
+LOCK_FD, NEWS_FD, FOLDER_FD = 3, 4, 5
 CLOSED_FDS_MAX = 1 << 16
 
 _SIGTERM, _SIGKILL, _SIGSTOP = 15, 9, 19 if LINUX else 17
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _IGNORED_BY_PYTHON = (13, 25)
 _PR_SET_CHILD_SUBREAPER = 36
 _F_SETPIPE_SZ = 1031
@@ -108,18 +111,18 @@ class Supervisor:
     """Runs one command to its end.
 
     Args:
-        folder: The task's; has ``orders``.
+        folder: Descriptor of the task's; has ``orders``.
         order: What to run.
         news: Writing end of the folder's ``news``.
     """
 
-    def __init__(self, folder: str, order: Order, news: int) -> None:
+    def __init__(self, folder: int, order: Order, news: int) -> None:
         self._folder = folder
         self._order = order
-        self._log = LogWriter(folder + "/log", order.output_bytes_max)
+        self._log = LogWriter(folder, order.output_bytes_max)
         self._poll = select.poll()
         self._streams: dict[int, int] = {}
-        self._orders = os.open(folder + "/orders", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._orders = open_fifo(folder, "orders", os.O_RDWR)
         self._news = news
         self._exit = self._reserve_exit()
         self._main = 0
@@ -134,7 +137,7 @@ class Supervisor:
 
     def _reserve_exit(self) -> int:
         """Take the room for the exit status now, so that a task that fills the disk cannot lose it."""
-        fd = os.open(self._folder + "/exit.new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = open_file(self._folder, "exit.new", os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             os.posix_fallocate(fd, 0, EXIT_BYTES)
         except (OSError, AttributeError):
@@ -211,7 +214,10 @@ class Supervisor:
     def _write_birth(self) -> None:
         """Leave who runs, for a node that finds this supervisor killed."""
         text = f"{os.getpid()} {start_time(os.getpid())} {self._main} {start_time(self._main)}\n"
-        fd = os.open(self._folder + "/birth", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            fd = open_file(self._folder, "birth", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except OSError:
+            return
         try:
             os.write(fd, text.encode())
         except OSError:
@@ -346,18 +352,19 @@ class Supervisor:
             time.sleep(1)
 
     def _try_finish(self, text: bytes) -> bool:
-        """Write the exit file whole or not at all."""
+        """Write the exit file whole or not at all; whether no further try can help.
+
+        What a task put into its place is left there: then nobody learns how it ended, which is the task's own doing.
+        """
         try:
             self._log.sync()
             os.pwrite(self._exit, text, 0)
             os.ftruncate(self._exit, len(text))
             os.fsync(self._exit)
-            os.rename(self._folder + "/exit.new", self._folder + "/exit")
-            folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
-            os.fsync(folder)
-            os.close(folder)
-        except OSError:
-            return False
+            os.rename("exit.new", "exit", src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.fsync(self._folder)
+        except OSError as error:
+            return error.errno not in _PASSING
         return True
 
 
@@ -366,21 +373,19 @@ def now_s() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def main(folder: str) -> None:
+def main() -> None:
     """Run as the process of one task.
 
     Descriptor 0 holds the order, 2 takes a traceback, 3 is the folder's locked ``lock`` file, held and never read, and
-    4 the writing end of its ``news``. Both are let go by this process's end and by nothing else.
-
-    Args:
-        folder: The task's.
+    4 the writing end of its ``news``. Both are let go by this process's end and by nothing else. 5 is the folder itself,
+    since its path may come to lead elsewhere.
     """
     if not LINUX:
         os.setsid()
     # What the node had open inheritably, by whatever library, ends here and never reaches a task.
-    os.closerange(NEWS_FD + 1, CLOSED_FDS_MAX)
-    os.set_inheritable(LOCK_FD, False)
-    os.set_inheritable(NEWS_FD, False)
+    os.closerange(FOLDER_FD + 1, CLOSED_FDS_MAX)
+    for fd in (LOCK_FD, NEWS_FD, FOLDER_FD):
+        os.set_inheritable(fd, False)
     os.set_blocking(NEWS_FD, False)
     os.umask(0o022)
     data = b""
@@ -389,4 +394,4 @@ def main(folder: str) -> None:
     order = read_order(data)
     if order is not None:
         become_subreaper()
-        Supervisor(folder, order, NEWS_FD).run()
+        Supervisor(FOLDER_FD, order, NEWS_FD).run()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import trio
 
-from node.tasks.checkout import remove_folders
 from node.tasks.ground import Ground
-from node.tasks.task import REQUESTED, WORKED, folder_name
+from node.tasks.removal import remove_folder, remove_parts
+from node.tasks.task import FOLDER_CHARS, REQUESTED, WORKED, folder_name
 from node.tasks.tether import is_supervised
 
 SWEEP_S = 3_600.0
@@ -36,10 +36,11 @@ async def run_sweeps(ground: Ground) -> None:
 async def sweep_old(ground: Ground) -> None:
     """Remove tasks that were over long ago: first the folder, then the record, so that none is forgotten half."""
     before_ms = ground.now_ms() - ground.settings.keep_d * DAY_MS
-    old = [task for task in ground.ledger.old(before_ms) if not is_supervised(ground.folder_of(task.key))]
+    old = [task for task in ground.ledger.old(before_ms) if not is_supervised(ground.folder_of(task.key), task.inode)]
     for at in range(0, len(old), BATCH):
         batch = old[at : at + BATCH]
-        await remove_folders(*(ground.folder_of(task.key) for task in batch))
+        for task in batch:
+            await remove_folder(ground.folder_of(task.key), task.inode)
         await ground.ledger.forget([task.key for task in batch])
     if old:
         _log.info("%d old tasks were removed", len(old))
@@ -51,17 +52,15 @@ async def sweep_strays(ground: Ground) -> None:
     Only before anything is served: a task that is just arriving has a folder and no record.
     """
     live = {folder_name(task.key) for side in (REQUESTED, WORKED) for task in ground.ledger.live(side)}
-    strays: list[Path] = []
     for name in _folder_names(ground.folder):
         folder = ground.folder / name
         if name in live or is_supervised(folder):
             continue
-        if ground.ledger.find(name[:16]):
-            strays += [folder / part for part in ("tree", "repo", "home", "tmp", "pack")]
+        if known := ground.ledger.find(name[:FOLDER_CHARS]):
+            inode = next((task.inode for task in known if folder_name(task.key) == name), 0)
+            await remove_parts(folder, ("tree", "repo", "home", "tmp", "pack"), inode)
         else:
-            strays.append(folder)
-    for at in range(0, len(strays), BATCH):
-        await remove_folders(*strays[at : at + BATCH])
+            await remove_folder(folder)
 
 
 def _folder_names(folder: Path) -> list[str]:

@@ -55,6 +55,7 @@ class Task:
         until_ms: Requester: when a queued task is given up. Worker: when an open question is. Else 0.
         offer: Requester: the signed offer once it may have reached the worker. Else empty.
         request: Worker: the id under which a person is asked. Else empty.
+        inode: Of its folder, when that was made; 0 where there was none.
         hops: The transitions, oldest first.
     """
 
@@ -74,6 +75,7 @@ class Task:
     until_ms: int = 0
     offer: bytes = b""
     request: bytes = b""
+    inode: int = 0
     hops: tuple[Hop, ...] = ()
 
     @property

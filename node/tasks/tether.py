@@ -7,6 +7,7 @@ the node could leave one unnoticed.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
@@ -17,16 +18,17 @@ from pathlib import Path
 import trio
 
 from mesh.base.errors import OurFault
-from node.tasks.processes import LINUX, descendants, send_signal, start_time
+from node.tasks.place import open_fifo, open_file, open_folder, read_file
+from node.tasks.processes import LINUX
 from node.tasks.supervisor import write_order
 
 ROOT = str(Path(__file__).resolve().parents[2])
-_CODE = "import sys; sys.path.append(sys.argv[1]); from node.tasks.supervisor import main; main(sys.argv[2])"
+_CODE = "import sys; sys.path.append(sys.argv[1]); from node.tasks.supervisor import main; main()"
 EXIT_BYTES_MAX = 4_096
 NEWS_BYTES = 4_096
-ENVIRON_BYTES_MAX = 1 << 20
 FIRST_FREE_FD = 16
-_SIGKILL = 9
+MARK = "HIVEMESH_TASK"
+"""Stands in the environment of everything a task starts, and of its supervisor."""
 _ENOENT, _ENOTDIR = 2, 20
 
 
@@ -83,13 +85,13 @@ class Tether:
     """A connection to one living supervisor.
 
     Args:
-        folder: The task's folder.
+        at: Descriptor of the task's folder, closed with the tether.
         news: Reading end of its ``news``.
-        pid: Its process, where this process is its parent.
+        pid: Its process, where this process is its parent, else 0.
     """
 
-    def __init__(self, folder: Path, news: int, pid: int | None = None) -> None:
-        self._folder = folder
+    def __init__(self, at: int, news: int, pid: int = 0) -> None:
+        self._at = at
         self.pid = pid
         self._news = trio.lowlevel.FdStream(news)
 
@@ -103,15 +105,19 @@ class Tether:
 
     def cancel(self) -> None:
         """Tell the supervisor to end everything; it does so once, however often it is told."""
-        _tell(self._folder, b"c")
+        if self._at >= 0:
+            _tell(self._at, b"c")
 
     async def reap(self) -> None:
         """Collect the process after its last news, so that no zombie stays."""
-        if self.pid is not None:
+        if self.pid:
             await trio.to_thread.run_sync(_reap, self.pid)
 
     async def aclose(self) -> None:
         """Let go; the supervisor runs on."""
+        if self._at >= 0:
+            os.close(self._at)
+            self._at = -1
         await self._news.aclose()
 
 
@@ -122,15 +128,15 @@ def _reap(pid: int) -> None:
         return
 
 
-def _tell(folder: Path, word: bytes) -> None:
+def _tell(at: int, word: bytes) -> None:
     """Write to ``orders``, if anybody reads it."""
     try:
-        fd = os.open(folder / "orders", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_fifo(at, "orders", os.O_WRONLY)
     except OSError:
         return
     try:
         os.write(fd, word)
-    except BlockingIOError:
+    except OSError:
         return
     finally:
         os.close(fd)
@@ -152,14 +158,30 @@ def prepare_folder(folder: Path) -> None:
         raise OurFault(f"{folder} cannot be made: {error.strerror}", hint="check the disk and the folder's rights") from error
 
 
-def has_file(folder: Path, name: str) -> bool:
-    """Whether the supervisor has written a file of the folder."""
-    return (folder / name).exists()
+def has_birth(folder: Path, inode: int = 0) -> bool:
+    """Whether the supervisor has written that the command runs."""
+    return bool(_read(folder, inode, "birth", EXIT_BYTES_MAX))
 
 
-def _lock(folder: Path) -> int | None:
-    """Take the folder's lock; None while a supervisor holds it."""
-    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _read(folder: Path, inode: int, name: str, bytes_max: int) -> bytes:
+    """Read a file of a task's folder; empty where anything is not as it was."""
+    try:
+        at = open_folder(folder, inode)
+    except OSError:
+        return b""
+    try:
+        return read_file(at, name, bytes_max)
+    finally:
+        os.close(at)
+
+
+def _lock(at: int, flags: int) -> int | None:
+    """Take the folder's lock; None while a supervisor holds it.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    fd = open_file(at, "lock", os.O_RDWR | flags)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -168,18 +190,25 @@ def _lock(folder: Path) -> int | None:
     return fd
 
 
-def is_supervised(folder: Path) -> bool:
-    """Whether a supervisor of this folder lives."""
-    if not folder.is_dir():
+def is_supervised(folder: Path, inode: int = 0) -> bool:
+    """Whether a supervisor of this folder lives; what a task put into the lock's place is none."""
+    try:
+        at = open_folder(folder, inode)
+    except OSError:
         return False
-    fd = _lock(folder)
+    try:
+        fd = _lock(at, 0)
+    except OSError:
+        return False
+    finally:
+        os.close(at)
     if fd is None:
         return True
     os.close(fd)
     return False
 
 
-async def launch(folder: Path, work: Work) -> Tether:
+async def launch(folder: Path, work: Work, inode: int = 0) -> Tether:
     """Start a supervisor in a prepared folder.
 
     It is spawned without a process object on purpose: it may outlive this process, and what waits for it is the end
@@ -188,47 +217,76 @@ async def launch(folder: Path, work: Work) -> Tether:
     Args:
         folder: From :func:`prepare_folder`, never used before.
         work: What it runs.
+        inode: The folder's when it was made; 0 takes any.
 
     Returns:
         The tether.
 
     Raises:
-        OurFault: The process could not be made.
+        OurFault: The process could not be made, or the folder is not as it was prepared.
 
     If cancelled: the supervisor either got its whole order and runs, or reads a cut one and ends without running it.
     """
-    lock = _lock(folder)
-    assert lock is not None, "one supervisor a folder"
-    news = os.open(folder / "news", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    words = os.open(folder / "news", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    trouble = os.open(folder / "trouble", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    reading, writing = os.pipe()
+    opened: list[int] = []
     try:
-        pid = _spawn(folder, [reading, trouble, lock, words])
+        at, news, writing, pid = _start(folder, inode, work, opened)
     except OSError as error:
-        os.close(news)
-        os.close(writing)
-        raise OurFault(f"no process could be made for the task: {error.strerror}") from error
-    finally:
-        for fd in (reading, trouble, lock, words):
+        for fd in opened:
             os.close(fd)
+        raise OurFault(f"no process could be made for the task: {error.strerror}") from error
     async with trio.lowlevel.FdStream(writing) as order:
         # One that died at once is told by the end of its news.
         with suppress(trio.BrokenResourceError):
             await order.send_all(_order(work))
-    return Tether(folder, news, pid)
+    return Tether(at, news, pid)
 
 
-def _spawn(folder: Path, fds: list[int]) -> int:
-    """Spawn the supervisor with four descriptors as its 0, 2, 3 and 4, in a session of its own."""
+def _start(folder: Path, inode: int, work: Work, opened: list[int]) -> tuple[int, int, int, int]:
+    """Open everything, spawn, and close what only the supervisor needs.
+
+    Args:
+        folder: The task's.
+        inode: Its own.
+        work: What runs.
+        opened: Gets every descriptor that is open when an error leaves here.
+
+    Returns:
+        The folder, the reading end of the news, the writing end of the order, and the process.
+    """
+
+    def kept(fd: int) -> int:
+        opened.append(fd)
+        return fd
+
+    at = kept(open_folder(folder, inode))
+    lock = _lock(at, os.O_CREAT)
+    if lock is None:
+        raise OSError(errno.EBUSY, "a supervisor lives there already")
+    kept(lock)
+    news = kept(open_fifo(at, "news", os.O_RDONLY))
+    words = kept(open_fifo(at, "news", os.O_WRONLY))
+    trouble = kept(open_file(at, "trouble", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND))
+    reading, writing = map(kept, os.pipe())
+    pid = _spawn(folder, work.env.get(MARK, ""), [reading, trouble, lock, words, at])
+    for fd in (reading, trouble, lock, words):
+        os.close(fd)
+    return at, news, writing, pid
+
+
+def _spawn(folder: Path, task: str, fds: list[int]) -> int:
+    """Spawn the supervisor with five descriptors as its 0, 2, 3, 4 and 5, in a session of its own.
+
+    It bears the task's mark itself: a command that drops the mark from its own environment stays below one that has it.
+    """
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_FD) for fd in fds]
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
-        (os.POSIX_SPAWN_DUP2, fd, place) for fd, place in zip(high, (0, 2, 3, 4), strict=True)
+        (os.POSIX_SPAWN_DUP2, fd, place) for fd, place in zip(high, (0, 2, 3, 4, 5), strict=True)
     ]
     actions.append((os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0))
+    env = {"LC_ALL": "C.UTF-8", MARK: task}
     argv = [sys.executable, "-I", "-S", "-c", _CODE, ROOT, str(folder)]
     try:
-        return os.posix_spawn(sys.executable, argv, {"LC_ALL": "C.UTF-8"}, file_actions=actions, setsid=LINUX)
+        return os.posix_spawn(sys.executable, argv, env, file_actions=actions, setsid=LINUX)
     finally:
         for fd in high:
             os.close(fd)
@@ -247,23 +305,23 @@ def _order(work: Work) -> bytes:
     return write_order(fields)
 
 
-def reattach(folder: Path) -> Tether | None:
-    """Find a supervisor that an earlier run of the node started; None where none lives."""
-    if not is_supervised(folder):
+def reattach(folder: Path, inode: int = 0) -> Tether | None:
+    """Find a supervisor that an earlier run of the node started; None where none lives or can be heard."""
+    if not is_supervised(folder, inode):
         return None
+    at = -1
     try:
-        return Tether(folder, os.open(folder / "news", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        at = open_folder(folder, inode)
+        return Tether(at, open_fifo(at, "news", os.O_RDONLY))
     except OSError:
+        if at >= 0:
+            os.close(at)
         return None
 
 
-def read_exit(folder: Path) -> Exit | None:
+def read_exit(folder: Path, inode: int = 0) -> Exit | None:
     """Read how the command ended; None where no supervisor wrote it."""
-    try:
-        with (folder / "exit").open("rb") as file:
-            text = file.read(EXIT_BYTES_MAX).decode("ascii", "replace")
-    except OSError:
-        return None
+    text = _read(folder, inode, "exit", EXIT_BYTES_MAX).decode("ascii", "replace")
     fields = dict(line.partition(" ")[::2] for line in text.splitlines())
     try:
         return Exit(
@@ -278,43 +336,10 @@ def read_exit(folder: Path) -> Exit | None:
 _NUMBERS = ("errno", "started_ms", "ended_ms", "output_bytes", "lost_bytes", "cut_bytes", "leftovers", "unkillable")
 
 
-def sweep(folder: Path, task: str) -> int:
-    """Kill what is left of a task whose supervisor was killed.
-
-    Never by name: the main process by pid and start time, and on Linux every process of this user whose environment
-    carries the task's id, with its descendants.
-
-    Args:
-        folder: The task's.
-        task: The value of HIVEMESH_TASK in its environment.
-
-    Returns:
-        How many processes were killed.
-    """
-    found = {pid for pid in _marked(f"HIVEMESH_TASK={task}".encode()) if pid != os.getpid()}
-    found |= {pid for root in found for pid in descendants(root)}
-    found |= _born(folder)
-    for pid in found:
-        send_signal(pid, _SIGKILL)
-    return len(found)
-
-
-def _born(folder: Path) -> set[int]:
-    """Read the main process from ``birth``, if it still is that process."""
+def read_birth(folder: Path, inode: int = 0) -> tuple[int, int]:
+    """Read the command's process and when it started, as its supervisor wrote it; (0, 0) where it did not."""
     try:
-        pid, started = map(int, (folder / "birth").read_text("ascii").split()[2:4])
-    except (OSError, ValueError):
-        return set()
-    return {pid} if started and start_time(pid) == started else set()
-
-
-def _marked(marker: bytes) -> set[int]:
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            with entry.open("rb") as file:
-                if marker in file.read(ENVIRON_BYTES_MAX).split(b"\0"):
-                    found.add(int(entry.parent.name))
-        except OSError:
-            continue
-    return found
+        pid, started = map(int, _read(folder, inode, "birth", EXIT_BYTES_MAX).split()[2:4])
+    except ValueError:
+        return 0, 0
+    return pid, started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from pathlib import Path
 
@@ -16,10 +17,22 @@ from mesh.base.codec import encode
 from mesh.base.crypto import Context, SigningKey
 from mesh.base.errors import PeerFault, Refused
 from mesh.base.names import MeshId, NodeId, node_id
-from node.messages import TASK_MESSAGES, TASK_PURPOSES, AnswerBody, Offer, OfferBody, TaskSpec
+from node.messages import (
+    TASK_MESSAGES,
+    TASK_PURPOSES,
+    AnswerBody,
+    Offer,
+    OfferBody,
+    Output,
+    OutputGap,
+    TaskSpec,
+)
 from node.tasks.checkout import _read_trees_untrusted
 from node.tasks.incoming import read_offer_untrusted
+from node.tasks.log import FRAME_BYTES_MAX, SEGMENTS_MAX, LogWriter
+from node.tasks.outgoing import Inflow
 from node.tasks.output import Frame, Gap, LogReader
+from node.tasks.place import open_folder
 from node.tasks.supervisor import read_order
 from node.tasks.tether import read_exit
 from node.tasks.trees import measure, parse_tree_untrusted
@@ -98,9 +111,11 @@ def test_what_git_says_about_trees_is_read(bodies: list[bytes]):
 def test_any_bytes_in_a_log_are_read_in_order_without_an_error(segments: dict[int, bytes], offset: int, end: int):
     """A task may write into its own log; the reader neither fails, nor loops, nor goes back."""
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "log").mkdir()
         for start, content in segments.items():
-            (Path(folder) / f"{start:016x}").write_bytes(content)
-        reader = LogReader(folder, offset)
+            (Path(folder) / "log" / f"{start:016x}").write_bytes(content)
+        opened = open_folder(folder)
+        reader = LogReader(opened, offset)
         at = offset
         for _ in range(1_000):
             pieces = reader.read_to(end)
@@ -114,6 +129,7 @@ def test_any_bytes_in_a_log_are_read_in_order_without_an_error(segments: dict[in
         else:
             raise AssertionError("it never ends")
         reader.close()
+        os.close(opened)
         assert at >= min(end, offset)
 
 
@@ -123,6 +139,31 @@ def test_exit_files_and_orders_are_read_or_none(data: bytes):
         (Path(folder) / "exit").write_bytes(data)
         read_exit(Path(folder))
     assert read_order(data) is None or data.endswith(b"\0end=\0")
+
+
+pieces = st.one_of(
+    st.builds(Output, st.integers(0, 300), st.sampled_from([1, 2]), st.binary(min_size=1, max_size=40)),
+    st.builds(OutputGap, st.integers(0, 300), st.integers(0, 1 << 50)),
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(pieces, max_size=120))
+def test_whatever_a_worker_sends_is_stored_in_few_files_or_is_a_fault(sent: list[Output | OutputGap]):
+    with tempfile.TemporaryDirectory() as folder:
+        at = open_folder(folder)
+        log = LogWriter(at, 17 * FRAME_BYTES_MAX)
+        inflow = Inflow(log)
+        try:
+            for piece in sent:
+                before = log.end
+                inflow.take_untrusted(piece)
+                assert log.end >= before
+        except PeerFault:
+            assert log.end == before
+        log.close()
+        os.close(at)
+        assert not (Path(folder) / "log").exists() or len(os.listdir(Path(folder) / "log")) <= SEGMENTS_MAX
 
 
 @settings(deadline=None, max_examples=15)

@@ -5,9 +5,11 @@ The long ways a task can take are here; what single rooms do is in their unit te
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -468,6 +470,91 @@ async def test_a_task_whose_supervisor_was_killed_is_lost_and_never_run_again(tm
                 assert (tmp_path / "n").read_text() == "x\n"
                 assert (await output(asks, task.key))[0] == b"up\n"
                 assert exit_code_of(over) == 125
+
+
+ATTACKS = {
+    "lock is a folder": "rm ../lock; mkdir ../lock",
+    "lock is a link": "rm ../lock; ln -s /etc/passwd ../lock",
+    "log is a file": "rm -rf ../log; touch ../log; echo more",
+    "log is a link": "rm -rf ../log; ln -s $VICTIM/log ../log; echo more",
+    "log is a pipe": "rm -rf ../log; mkfifo ../log; echo more",
+    "segments are pipes": "cd ../log; for f in *; do rm $f; mkfifo $f; done; mkfifo 00000000000000ff",
+    "exit is a pipe": "rm ../exit.new; mkfifo ../exit ../exit.new; kill -9 $PPID",
+    "birth is a pipe": "rm ../birth; mkfifo ../birth; kill -9 $PPID",
+    "news is a file": "rm ../news ../orders; touch ../news ../orders",
+    "another folder": "d=$(cd ..; pwd); mv $d $d.moved; cp -r $VICTIM $d",
+    "a link": "d=$(cd ..; pwd); mv $d $d.moved; ln -s $VICTIM $d",
+    "a file": "d=$(cd ..; pwd); mv $d $d.moved; touch $d",
+    "nothing": "rm -rf ../../*",
+    "closed": "chmod 0 ../* ..",
+}
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["stays up", "restarts"])
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+async def test_whatever_a_task_makes_of_its_files_ends_that_task_and_touches_nothing_else(tmp_path: Path, attack: str, restart: bool):
+    """The node outlives it and starts again, follows no link, deletes nothing of anybody, and runs the next task."""
+    victim = tmp_path / "victim"
+    for name in ("tree", "repo", "home", "tmp", "log"):
+        (victim / name).mkdir(parents=True)
+        (victim / name / "precious").write_text(name)
+    fleet = Fleet(tmp_path)
+    laptop, mini = fleet.machine("laptop"), fleet.machine("mini")
+    with trio.fail_after(DEADLINE_S):
+        async with laptop.up() as asks:
+            async with mini.up() as works:
+                script = f"VICTIM={victim}; echo before; {attack}; touch {tmp_path}/attacked; while ! test -e {tmp_path}/go; do sleep 0.02; done"
+                task = (await asks.start(mini.node, ["sh", "-c", script])).task
+                await until(lambda: (tmp_path / "attacked").exists() or asks.task(task.text_id).final)
+                works.tasks()
+                if not restart:
+                    (tmp_path / "go").touch()
+                    over = await asks.wait_final(task.key)
+            async with mini.up() as works:
+                (tmp_path / "go").touch()
+                over = await asks.wait_final(task.key)
+                await output(asks, task.key)
+                again = await asks.wait_final((await asks.start(mini.node, ["echo", "again"])).task.key)
+                assert (again.state, (await output(asks, again.key))[0]) == ("done", b"again\n")
+            async with mini.up() as works:
+                assert works.task(task.text_id).state == over.state
+    assert over.state in ("done", "lost")
+    assert {path.name: (path / "precious").read_text() for path in victim.iterdir()} == {n: n for n in ("tree", "repo", "home", "tmp", "log")}
+    assert sum(1 for _ in victim.rglob("*")) == 10
+    assert marked(task) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes by /proc")
+@pytest.mark.parametrize("way", ["timeout", "cancel", "cancel, and it stays stopped", "cancel after a restart", "cancel, orders gone"])
+async def test_a_stopped_supervisor_neither_holds_a_slot_nor_defeats_time_and_cancel(tmp_path: Path, way: str):
+    times = dataclasses.replace(FAST, slack_s=0.3)
+    fleet = Fleet(tmp_path)
+    laptop, mini = fleet.machine("laptop"), fleet.machine("mini", times=times, settings=RunSettings(runs="mine", slots=1))
+    stop = "kill -STOP $PPID"
+    script = f"touch {tmp_path}/up; {stop}; (exec env -u HIVEMESH_TASK sleep 301) & sleep 302"
+    if way == "cancel, and it stays stopped":
+        script = f"s=$PPID; touch {tmp_path}/up; while kill -STOP $s; do sleep 0.01; done"
+    if way == "cancel, orders gone":
+        script = f"rm ../orders; touch {tmp_path}/up; sleep 303"
+    with trio.fail_after(DEADLINE_S):
+        async with laptop.up() as asks:
+            async with mini.up():
+                limit_s = 1 if way == "timeout" else 60
+                task = (await asks.start(mini.node, ["sh", "-c", script], timeout_s=limit_s)).task
+                await until((tmp_path / "up").exists)
+                await until(lambda: asks.task(task.text_id).state == "running")
+                if "restart" not in way:
+                    if way != "timeout":
+                        await asks.cancel(task.key)
+                    over = await asks.wait_final(task.key)
+            async with mini.up():
+                if "restart" in way:
+                    await asks.cancel(task.key)
+                    over = await asks.wait_final(task.key)
+                assert over.state == ("timed_out" if way == "timeout" else "cancelled")
+                assert over.exit_code == (124 if way == "timeout" else 130)
+                assert (await asks.wait_final((await asks.start(mini.node, ["true"])).task.key)).state == "done"
+    assert marked(task) == []
 
 
 async def test_a_requester_that_restarts_goes_on_following(tmp_path: Path):

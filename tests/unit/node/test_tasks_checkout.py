@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from mesh.base.errors import MeshError, Refused
-from node.tasks.checkout import lay_out, remove_folders, take_pack_untrusted
+from node.tasks.checkout import lay_out, take_pack_untrusted
 from node.tasks.git import Git
 from node.tasks.trees import TreeTotals
 
@@ -191,25 +191,6 @@ async def test_filters_named_by_the_tree_have_no_meaning_here(tmp_path: Path):
     await take(tmp_path / "t", commit, pack_of((BLOB, BODY), (BLOB, attributes), (TREE, tree), (COMMIT, commit)))
     await lay_out(GIT, tmp_path / "t", object_id(COMMIT, commit).hex())
     assert (tmp_path / "t" / "tree" / "a").read_bytes() == BODY
-
-
-async def test_folders_are_removed_whatever_is_in_them(tmp_path: Path):
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "kept").write_text("x")
-    filled = tmp_path / "filled"
-    deep = filled
-    for _ in range(40):
-        deep = deep / ("d" * 100)
-        os.makedirs(deep) if len(str(deep)) < 3_000 else None
-    (filled / "link").symlink_to(outside)
-    (filled / "closed").mkdir()
-    (filled / "closed" / "f").write_text("x")
-    (filled / "closed").chmod(0o500)
-    os.mkfifo(filled / "fifo")
-    await remove_folders(filled, tmp_path / "nowhere")
-    assert not filled.exists()
-    assert (outside / "kept").read_text() == "x"
 
 
 async def test_git_missing_is_refused(tmp_path: Path):

@@ -38,7 +38,7 @@ from node.messages import (
     TaskUnknown,
     WantPack,
 )
-from node.tasks.incoming import KEPT_MAX, TALKS_MAX, WAITING_MAX, read_offer_untrusted
+from node.tasks.incoming import KEPT_MAX, NEVER_MAX, NEVER_MS, TALKS_MAX, WAITING_MAX, read_offer_untrusted
 from node.tasks.ledger import put_tasks
 from node.tasks.ports import RunSettings
 from node.tasks.runs import Runs
@@ -187,6 +187,33 @@ async def test_a_cancel_first_means_never(tmp_path: Path):
         assert (await r.offer(attempt=2))[0] in ("starting", "running", "done"), "another attempt is another thing"
 
 
+async def test_cancels_of_what_never_came_are_bounded_forgotten_and_not_listed(tmp_path: Path):
+    async with rogue(tmp_path) as r:
+        async def cancel(number: int) -> object:
+            return await r.ask(PURPOSE_CANCEL, Cancel(number.to_bytes(16, "big"), 1))
+
+        for number in range(NEVER_MAX):
+            assert isinstance(await cancel(number), TaskReport)
+        assert isinstance(await cancel(NEVER_MAX), str)
+        assert r.works.tasks(all_=True) == []
+        assert r.works._ground.ledger.find("aaaaaaaa") == []
+        kept = r.works._ground.ledger.kept(WORKED, r.laptop.node)
+        assert kept == NEVER_MAX
+        r.mini.clock = lambda: Now(read_clock().wall_ms + NEVER_MS + 60_000, read_clock().steady_s)
+        assert isinstance(await cancel(NEVER_MAX), TaskReport)
+        assert r.works._ground.ledger.kept(WORKED, r.laptop.node) == 1
+
+
+@pytest.mark.parametrize(("owner", "runs", "reason"), [("somebody", "mine", "other_person"), ("me", "off", "policy")])
+async def test_a_cancel_of_whom_nothing_could_run_is_not_recorded(tmp_path: Path, owner: str, runs: str, reason: str):
+    async with rogue(tmp_path, runs=runs) as r:
+        other = Rogue(r.laptop.fleet.machine("other", owner), r.mini, r.works)
+        reply = await other.ask(PURPOSE_CANCEL, Cancel(b"t" * 16, 1))
+        assert isinstance(reply, TaskReport)
+        assert (STATES[reply.state], reply.reason) == ("refused", reason)
+        assert r.works._ground.ledger.kept(WORKED, other.laptop.node) == 0
+
+
 async def test_what_is_unknown_is_said(tmp_path: Path):
     async with rogue(tmp_path) as r:
         assert await r.ask(PURPOSE_FOLLOW, Follow(b"x" * 16, 1, 0)) == TaskUnknown(b"x" * 16, 1)
@@ -215,7 +242,6 @@ async def test_one_requesters_tasks_are_bounded(tmp_path: Path):
         )
         ledger._database.write_now(lambda c: put_tasks(c, many))
         assert await r.offer(task=b"u" * 16) == ("refused", "ledger_full")
-        assert isinstance(await r.ask(PURPOSE_CANCEL, Cancel(b"v" * 16, 1)), str)
 
 
 async def test_talks_are_bounded_and_free_themselves(tmp_path: Path):

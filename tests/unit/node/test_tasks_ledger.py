@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mesh.base.db import Database
 from mesh.base.names import NodeId, TaskId, base32
 from node.messages import STATES, Hop, TaskSpec
-from node.tasks.ledger import SCHEMA, Ledger, put_task, read_task
+from node.tasks.ledger import NEVER_SPEC, SCHEMA, Ledger, put_task, read_task
 from node.tasks.task import REQUESTED, WORKED, Key, Task, ended, moved
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +37,7 @@ async def test_what_is_put_is_read(database: Database):
     ledger = Ledger(database)
     whole = dataclasses.replace(
         task(1), cancel_asked=True, exit_code=7, reason="exit", detail="why", started_ms=8, ended_ms=9, output_bytes=10,
-        until_ms=11, offer=b"o", request=b"r" * 16,
+        until_ms=11, offer=b"o", request=b"r" * 16, inode=(1 << 64) - 2,
     )  # fmt: skip
     await ledger.put(whole)
     assert ledger.get(whole.key) == whole
@@ -116,3 +116,31 @@ def test_any_history_is_kept_in_order(tmp_path_factory: pytest.TempPathFactory, 
         database.write_now(lambda c, t=current: put_task(c, t))
         assert read_task(database.reader, current.key) == current
     database.close()
+
+
+async def test_a_ledger_of_an_older_version_is_brought_up_to_date(tmp_path: Path):
+    with_folder = task(2)
+    older = Database(tmp_path / "old.db", SCHEMA[:1])
+    older.write_now(lambda c: c.execute("SELECT side FROM task"))
+    older.close()
+    opened = Database(tmp_path / "old.db", SCHEMA)
+    await Ledger(opened).put(with_folder)
+    assert Ledger(opened).get(with_folder.key) == with_folder
+    opened.close()
+
+
+async def test_what_never_came_is_known_by_its_name_and_bounded_and_never_listed(database: Database):
+    ledger = Ledger(database)
+
+    def never(number: int) -> Task:
+        return ended(dataclasses.replace(task(number, state="offered"), spec=NEVER_SPEC), "cancelled", number)
+
+    real = task(9, requester=b"q")
+    await ledger.put(real)
+    assert [await ledger.put_never(never(n), before_ms=0, count_max=2) for n in (1, 2, 3)] == [True, True, False]
+    assert ledger.get(never(2).key) == never(2)
+    assert ledger.recent(0) == [real]
+    assert ledger.find(never(1).text_id) == []
+    assert await ledger.put_never(never(3), before_ms=2, count_max=2)
+    assert [ledger.get(never(n).key) is not None for n in (1, 2, 3)] == [False, True, True]
+    assert ledger.get(real.key) == real

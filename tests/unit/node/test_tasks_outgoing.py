@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from mesh.base.errors import Unreachable
 from mesh.base.ports import Channel, Incoming
 from node.messages import (
     PURPOSE_CANCEL,
@@ -25,9 +27,10 @@ from node.messages import (
     TaskUnknown,
     WantPack,
 )
+from node.tasks.log import SEGMENTS_MAX
 from node.tasks.output import Frame, Gap, Piece
 from node.tasks.runs import Runs
-from node.tasks.task import Task
+from node.tasks.task import Task, folder_name
 from tests.fakes.machines import Fleet, Machine
 
 DEADLINE_S = 20
@@ -91,7 +94,7 @@ async def test_output_that_repeats_overlaps_or_skips_is_stored_once_with_its_hol
         task = await s.start()
         await s.reply(PURPOSE_OFFER, report(task, "running"))
         await s.reply(
-            PURPOSE_FOLLOW, Output(0, 1, b"abc"), Output(0, 1, b"abc"), Output(1, 1, b"bcde"), Output(10, 1, b"k"), OutputGap(11, 20),
+            PURPOSE_FOLLOW, Output(0, 1, b"abc"), Output(0, 1, b"abc"), Output(1, 1, b"bcde"), OutputGap(5, 10), Output(10, 1, b"k"), OutputGap(11, 20),
             OutputGap(0, 3), Output(20, 2, b"end"), report(task, "done", 30, 0),
         )  # fmt: skip
         assert s.asks.task(task.text_id).state in ("offered", "running")
@@ -100,6 +103,66 @@ async def test_output_that_repeats_overlaps_or_skips_is_stored_once_with_its_hol
         assert await s.pieces(task) == [
             Frame(0, 1, b"abcde"), Gap(5, 10), Frame(10, 1, b"k"), Gap(11, 20), Frame(20, 2, b"end"), Gap(23, 30),
         ]  # fmt: skip
+
+
+async def test_holes_nobody_could_have_end_the_follow_and_leave_no_crowd_of_files(tmp_path: Path):
+    """A hostile worker: a file for every hole it speaks of, out of next to no payload."""
+    async with scripted(tmp_path) as s:
+        task = await s.start()
+        await s.reply(PURPOSE_OFFER, report(task, "running"))
+        channel = await s.take(PURPOSE_FOLLOW)
+
+        async def send_holes() -> None:
+            for at in range(0, 8_000, 2):
+                await channel.send(TASK_MESSAGES.encode(Output(at, 1, b"x")))
+                await channel.send(TASK_MESSAGES.encode(OutputGap(at + 1, at + 2)))
+
+        with pytest.raises(Unreachable):
+            await send_holes()
+        log = s.laptop.folder / "tasks" / folder_name(task.key) / "log"
+        assert 0 < len(list(log.iterdir())) <= SEGMENTS_MAX
+        assert not s.asks.task(task.text_id).final
+        end = s.asks.task(task.text_id).output_bytes
+        await s.reply(PURPOSE_FOLLOW, Output(end, 1, b"y"), report(task, "done", end + 1, 0))
+        assert (await s.asks.wait_final(task.key)).state == "done"
+
+
+async def test_output_that_skips_without_a_word_is_a_fault(tmp_path: Path):
+    async with scripted(tmp_path) as s:
+        task = await s.start()
+        await s.reply(PURPOSE_OFFER, report(task, "running"))
+        await s.reply(PURPOSE_FOLLOW, Output(0, 1, b"ab"), Output(10, 1, b"k"))
+        await s.reply(PURPOSE_FOLLOW, Output(2, 1, b"c"), report(task, "done", 3, 0))
+        await s.asks.wait_final(task.key)
+        assert await s.pieces(task) == [Frame(0, 1, b"abc")]
+
+
+@pytest.mark.parametrize("instead", ["file", "fifo", "link", "folder"])
+async def test_a_folder_here_that_is_no_longer_it_loses_that_task_only(tmp_path: Path, instead: str):
+    """A task of this machine reaches what another one stores here."""
+    fleet = Fleet(tmp_path)
+    laptop, mini = fleet.machine("laptop"), fleet.machine("mini")
+    fleet.network.join(mini.node)
+    with trio.fail_after(DEADLINE_S):
+        async with laptop.up() as asks:
+            task = (await asks.start(mini.node, ["true"], detach=True)).task
+        folder, victim = laptop.folder / "tasks" / folder_name(task.key), tmp_path / "victim"
+        victim.mkdir()
+        (victim / "pack").write_text("kept")
+        folder.rename(tmp_path / "moved")
+        if instead == "file":
+            folder.touch()
+        elif instead == "fifo":
+            os.mkfifo(folder)
+        elif instead == "link":
+            folder.symlink_to(victim)
+        else:
+            folder.mkdir()
+        async with laptop.up() as asks:
+            assert (await asks.wait_final(task.key)).state == "lost"
+            assert [piece async for piece in asks.follow(task.key)] == []
+        assert (victim / "pack").read_text() == "kept"
+        assert sorted(victim.iterdir()) == [victim / "pack"]
 
 
 async def test_a_final_word_without_its_output_is_not_believed_yet(tmp_path: Path):

@@ -9,7 +9,7 @@ import pytest
 from mesh.base.names import NodeId, OwnerId
 from mesh.base.ports import Member
 from node.messages import TaskSpec
-from node.tasks.policy import Allow, Ask, Deny, decide
+from node.tasks.policy import Allow, Ask, Deny, decide, who_is_denied
 from node.tasks.ports import RunSettings
 
 SPEC = TaskSpec(1, (b"true",), "", None, None, 60)
@@ -27,6 +27,8 @@ def test_only_the_legal_cells_start_anything():
     states = ["live", "stale", "gone", "expelled", "expired"]
     for runs, mine, role, state in itertools.product(("mine", "ask", "off", "nonsense"), (True, False), roles, states):
         verdict = decide(RunSettings(runs=runs), member("mini"), member("laptop", mine=mine, roles=role, state=state), SPEC, sandbox=False)
+        nothing = who_is_denied(RunSettings(runs=runs), member("mini"), member("laptop", mine=mine, roles=role, state=state))
+        assert nothing == (verdict if isinstance(verdict, Deny) else None)
         if not isinstance(verdict, Deny):
             allowed.append((runs, mine, role, state))
             assert isinstance(verdict, Allow if runs == "mine" else Ask)

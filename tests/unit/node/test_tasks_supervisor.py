@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from node.tasks.ending import sweep
 from node.tasks.output import Frame, Gap, LogReader
+from node.tasks.place import open_folder
 from node.tasks.processes import descendants
 from node.tasks.supervisor import Order, read_order, search, write_order
-from node.tasks.tether import Exit, Work, launch, prepare_folder, read_exit, sweep
+from node.tasks.tether import Exit, Work, launch, prepare_folder, read_exit
 
 DEADLINE_S = 20
 BIG = 1 << 28
@@ -60,7 +62,8 @@ async def run(
     exit_ = read_exit(folder)
     assert exit_ is not None
     streams, gaps = {1: bytearray(), 2: bytearray()}, []
-    reader = LogReader(str(folder / "log"))
+    at = open_folder(folder)
+    reader = LogReader(at)
     while pieces := reader.read_to(exit_.output_bytes):
         for piece in pieces:
             if isinstance(piece, Frame):
@@ -68,6 +71,7 @@ async def run(
             else:
                 gaps.append(piece)
     reader.close()
+    os.close(at)
     return Ran(exit_, bytes(streams[1]), bytes(streams[2]), gaps, took_s, folder)
 
 
@@ -248,6 +252,55 @@ async def test_the_command_is_not_on_the_supervisors_command_line(tmp_path: Path
     assert b"secret-argument" not in ran.out
 
 
+async def test_a_command_that_drops_its_mark_is_still_known_for_a_task(tmp_path: Path):
+    """`exec env -u HIVEMESH_TASK hivemesh invite`: the only process of the task that bore the mark is gone."""
+    chain = "import os; from node.callers import read_chain; print([p.task for p in read_chain(os.getpid())])"
+    root = str(Path(__file__).parents[3])
+    ran = await run(tmp_path, ["sh", "-c", 'exec env -u HIVEMESH_TASK "$@"', "sh", sys.executable, "-c", f"import sys; sys.path.append({root!r}); {chain}"], marker="a-task")
+    own, supervisor, *_ = ran.out.decode().strip("[]\n").split(", ")
+    assert (own, supervisor) == ("False", "True")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "rm ../exit.new; mkdir ../exit", "rm ../exit.new; mkfifo ../exit", "rm -r ../log; touch ../log; echo more",
+        "rm -r ../log; mkfifo ../log; echo more", "rm ../orders ../news; mkdir ../orders", "mv .. ../../moved; echo more",
+    ],
+)  # fmt: skip
+async def test_a_task_that_breaks_its_own_files_harms_itself(tmp_path: Path, attack: str):
+    folder = tmp_path / "task"
+    prepare_folder(folder)
+    env = {"PATH": os.environ["PATH"]}
+    with trio.fail_after(DEADLINE_S):
+        work = Work((b"sh", b"-c", f"echo before; {attack}".encode()), env, folder / "tree", 30, 0.2, 0.2, BIG)
+        tether = await launch(folder, work)
+        while await tether.wait_news() is not None:
+            continue
+        await tether.aclose()
+        await tether.reap()
+    moved = tmp_path / "moved"
+    assert ((moved if moved.exists() else folder) / "trouble").read_text() == ""
+
+
+async def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path):
+    """The task moves its own folder away and puts a link to somebody's files there."""
+    victim = tmp_path / "victim"
+    (victim / "log").mkdir(parents=True)
+    folder = tmp_path / "task"
+    prepare_folder(folder)
+    script = f"d=$(cd ..; pwd -P); mv $d $d.moved; ln -s {victim} $d; echo written"
+    with trio.fail_after(DEADLINE_S):
+        tether = await launch(folder, Work((b"sh", b"-c", script.encode()), {"PATH": os.environ["PATH"]}, folder / "tree", 30, 0.2, 0.2, BIG))
+        while await tether.wait_news() is not None:
+            continue
+        await tether.aclose()
+        await tether.reap()
+    assert read_exit(folder) is None
+    assert [path.name for path in victim.rglob("*")] == ["log"]
+    assert {"exit", "log", "birth"} <= {path.name for path in (tmp_path / "task.moved").iterdir()}
+
+
 async def test_a_supervisor_that_is_killed_leaves_no_exit_and_its_tree_is_swept(tmp_path: Path):
     """O-X3: by marker and start time, never by name."""
     folder = tmp_path / "task"
@@ -257,7 +310,7 @@ async def test_a_supervisor_that_is_killed_leaves_no_exit_and_its_tree_is_swept(
         tether = await launch(
             folder, Work((b"sh", b"-c", b"setsid sleep 300 & sleep 300"), env, folder / "tree", 60, 1, 1, BIG)
         )
-        await until(lambda: len(marked("orphan-x3")) >= 2)
+        await until(lambda: len(marked("orphan-x3")) >= 3)
         bystander = await trio.lowlevel.open_process(["sleep", "300"])
         assert tether.pid is not None
         os.kill(tether.pid, 9)

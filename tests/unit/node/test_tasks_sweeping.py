@@ -80,7 +80,7 @@ async def test_strays_of_a_crash_are_removed_at_the_start(tmp_path: Path):
             (folder / name / part).mkdir(parents=True)
     (folder / "a-file").touch()
     async with mini.up():
-        assert {path.name for path in (folder / folder_name(over.key)).iterdir()} == {"log", "lock"}
+        assert {path.name for path in (folder / folder_name(over.key)).iterdir()} == {"log"}
         assert {"tree", "repo", "home", "log"} <= {path.name for path in (folder / folder_name(live.key)).iterdir()}
         assert not (folder / "nobodys").exists()
         assert (folder / "a-file").exists()

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 
 from mesh.base.errors import OurFault
+from node.tasks.ending import sweep
 from node.tasks.tether import (
     Work,
-    has_file,
+    has_birth,
     is_supervised,
     launch,
     prepare_folder,
     read_exit,
     reattach,
-    sweep,
 )
 
 DEADLINE_S = 20
@@ -41,7 +41,7 @@ async def test_a_living_supervisor_is_found_again_and_obeys(tmp_path: Path):
         await tether.aclose()
         again = reattach(folder)
         assert again is not None
-        while not has_file(folder, "birth"):  # noqa: ASYNC110 - a file wakes nobody
+        while not has_birth(folder):  # noqa: ASYNC110 - a file wakes nobody
             await trio.sleep(0.01)
         again.cancel()
         while await again.wait_news() is not None:
@@ -99,13 +99,69 @@ def test_an_exit_file_that_is_not_whole_is_none(tmp_path: Path, text: str):
     assert read_exit(tmp_path) is None
 
 
-def test_a_reused_pid_is_nobodys(tmp_path: Path):
-    """O-X15, O-X29: a living stranger's pid in the record, with another start time, is left alone."""
-    with subprocess.Popen(["sleep", "60"]) as stranger:
-        (tmp_path / "birth").write_text(f"1 1 {stranger.pid} 12345\n")
-        assert sweep(tmp_path, "no-such-task") == 0
-        for text in ("", "x", "1 2 3", "1 2 x y"):
-            (tmp_path / "birth").write_text(text)
-            assert sweep(tmp_path, "no-such-task") == 0
-        assert stranger.poll() is None
-        stranger.kill()
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize("name", ["exit", "birth", "lock", "news", "orders"])
+@pytest.mark.parametrize("put", [_fifo, _link, Path.mkdir, Path.touch])
+def test_whatever_stands_in_a_files_place_is_neither_waited_for_nor_believed(tmp_path: Path, name: str, put: Callable[[Path], None]):
+    """A task runs in a folder below, so it may put anything there; a blocking open would stop the whole node."""
+    folder = tmp_path / "t"
+    prepare_folder(folder)
+    (folder / name).unlink(missing_ok=True)
+    put(folder / name)
+    assert not is_supervised(folder)
+    assert reattach(folder) is None
+    assert read_exit(folder) is None
+    assert not has_birth(folder)
+
+
+def test_another_folder_in_its_place_is_not_it(tmp_path: Path):
+    folder = tmp_path / "t"
+    prepare_folder(folder)
+    inode = folder.stat().st_ino
+    (folder / "birth").write_text("1 2 3 4")
+    assert has_birth(folder, inode)
+    folder.rename(tmp_path / "moved")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "birth").write_text("1 2 3 4")
+    folder.symlink_to(tmp_path / "other")
+    assert not has_birth(folder)
+    folder.unlink()
+    (tmp_path / "other").rename(folder)
+    assert has_birth(folder)
+    assert not has_birth(folder, inode)
+
+
+async def test_orders_go_into_a_pipe_and_nothing_else(tmp_path: Path):
+    folder, kept = tmp_path / "t", tmp_path / "kept"
+    prepare_folder(folder)
+    kept.write_text("precious")
+    with trio.fail_after(DEADLINE_S):
+        tether = await launch(folder, work(folder, "sleep 300"))
+        while b"s" not in (await tether.wait_news() or b"s"):
+            continue
+        (folder / "orders").unlink()
+        os.link(kept, folder / "orders")
+        tether.cancel()
+        os.kill(tether.pid, 9)
+        while await tether.wait_news() is not None:
+            continue
+        await tether.aclose()
+        await tether.reap()
+        assert sweep(folder, folder.name) >= 1
+    assert kept.read_text() == "precious"
+
+
+async def test_a_folder_that_was_used_or_changed_is_not_launched_in(tmp_path: Path):
+    folder = tmp_path / "t"
+    prepare_folder(folder)
+    (folder / "trouble").symlink_to(tmp_path / "victim")
+    with pytest.raises(OurFault):
+        await launch(folder, work(folder, "true"))
+    assert not (tmp_path / "victim").exists()
