@@ -58,6 +58,7 @@ Offset = Annotated[int, Range(0, OFFSET_MAX)]
 StateNumber = Annotated[int, Range(0, len(STATES) - 1)]
 Word = Annotated[str, Size(0, 32)]
 Sentence = Annotated[str, Size(0, 400)]
+FOLDER_BYTES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class TaskSpec:
         tree: Hexadecimal id of the commit whose tree the command finds, or None for an empty folder.
         timeout_s: When it is ended, in seconds of running.
         env: Names of variables the requester wants to send; their values never stand here.
+        folder: Where in the tree the command starts, relative, or empty for its root.
     """
 
     kind: Annotated[int, Range(1, 255)]
@@ -81,6 +83,7 @@ class TaskSpec:
     tree: Annotated[str, Size(40, 64)] | None
     timeout_s: Annotated[int, Range(1, TIMEOUT_S_MAX)]
     env: Annotated[tuple[Annotated[str, Size(1, 64)], ...], Count(32)] = ()
+    folder: Annotated[bytes, Size(0, FOLDER_BYTES_MAX)] = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ open, and if it is fresh. What could not be shown in full can only be denied fro
 
 from __future__ import annotations
 
+import os
 import shlex
 import unicodedata
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ def waiting_body(task: Task, digest_shown: bytes, *, requester_name: str, sandbo
     command = command_line(task.spec.argv)
     clipped = cut(command, SHOWN_BYTES_MAX)
     tree = f"with the tree {task.spec.tree[:12]} of {task.spec.project or 'a repository'}" if task.spec.tree else "in an empty folder"
+    tree += f" in {os.fsdecode(task.spec.folder)}" if task.spec.folder else ""
     warning = ", WITHOUT A SANDBOX" if sandbox == "none" else ""
     return WaitingBody(
         kind="task",

@@ -113,6 +113,7 @@ class Exited:
         outcome: As in the exit file.
         code: As a shell would say it.
         note: What else a person should know, or empty.
+        signalled: Whether a signal ended the command; a command may also exit with such a code by itself.
     """
 
     outcome: str
@@ -121,6 +122,7 @@ class Exited:
     ended_ms: int
     output_bytes: int
     note: str
+    signalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,4 +386,4 @@ def _meaning(event: Exited) -> tuple[str, str, str]:
         return "failed", *(("not_found", "no such program there. ") if missing else ("not_executable", "that cannot be executed there. "))
     if event.code == 0:
         return "done", "", ""
-    return "failed", ("signal" if event.code > 128 else "exit"), ""
+    return "failed", ("signal" if event.signalled else "exit"), ""

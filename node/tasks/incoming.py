@@ -97,6 +97,9 @@ def read_offer_untrusted(offer: Offer, mesh: bytes, peer: NodeId, public_key: by
         raise Malformed("the offer holds no command that could run")
     if sum(map(len, argv)) > ARGV_BYTES_MAX:
         raise Malformed("the offer's command is too long")
+    folder = body.spec.folder
+    if folder and (body.spec.tree is None or b"\0" in folder or not {b"", b".", b".."}.isdisjoint(folder.split(b"/"))):
+        raise Malformed("the offer's folder is not one of its tree")
     if (body.spec.tree is None) != (body.pack_bytes == 0):
         raise Malformed("the offer's tree and pack do not belong together")
     return body

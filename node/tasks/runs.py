@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from mesh.base.db import Database
 from mesh.base.errors import OurFault, Refused, Usage
 from mesh.base.names import MeshId, NodeId, TaskId, base32
 from mesh.base.ports import Channels, Directory, Records
-from node.messages import KIND_RUN, STATES, Hop, TaskSpec
+from node.messages import FOLDER_BYTES_MAX, KIND_RUN, STATES, Hop, TaskSpec
 from node.tasks.approvals import Approvals, InboxItem
 from node.tasks.asks import ALLOW, DENY
 from node.tasks.belongings import Untracked
@@ -115,7 +116,7 @@ class Runs:
         _make_folder(folder)
         try:
             snapshot = await self._snapshot(cwd, folder, yes) if tree and cwd is not None else None
-            task = self._new_task(key, node, command, snapshot, checked_seconds(timeout_s, ground.settings.timeout_s), detach)
+            task = self._new_task(key, node, command, cwd, snapshot, checked_seconds(timeout_s, ground.settings.timeout_s), detach)
             await ground.ledger.put(task)
         except BaseException:
             with trio.CancelScope(shield=True):
@@ -143,7 +144,14 @@ class Runs:
         return await take_snapshot(self._ground.own_git, repository, folder / "pack", yes=yes)
 
     def _new_task(
-        self, key: Key, node: NodeId, argv: tuple[bytes, ...], snapshot: Snapshot | None, timeout_s: int, detach: bool
+        self,
+        key: Key,
+        node: NodeId,
+        argv: tuple[bytes, ...],
+        cwd: Path | None,
+        snapshot: Snapshot | None,
+        timeout_s: int,
+        detach: bool,
     ) -> Task:
         """Build the task; one without a tree, to a machine in reach, is already on its way: one commit for both steps."""
         ground = self._ground
@@ -156,6 +164,7 @@ class Runs:
             repository=repository.repository_id if repository else None,
             tree=snapshot.commit if snapshot else None,
             timeout_s=timeout_s,
+            folder=_folder_in(repository.top, cwd) if repository is not None and cwd is not None else b"",
         )
         patience_s = min(ground.times.detached_s, timeout_s) if detach else ground.times.reach_s
         task = Task(
@@ -333,6 +342,13 @@ class Runs:
             what = "no open request" if not found else "several open requests begin with"
             raise Usage(f"{what} {text[:40]!r}", hint="see hivemesh inbox")
         return found[0]
+
+
+def _folder_in(top: Path, cwd: Path) -> bytes:
+    """Where a person stands within their work tree; one too deep to be told is the root."""
+    inside = os.path.relpath(os.path.realpath(cwd), os.path.realpath(top))
+    folder = b"" if inside == "." or inside.startswith("..") else os.fsencode(inside)
+    return folder if len(folder) <= FOLDER_BYTES_MAX else b""
 
 
 def _make_folder(folder: Path) -> None:

@@ -80,6 +80,11 @@ class Exit:
         status = 137 if self.status is None else self.status
         return status if status >= 0 else 128 - status
 
+    @property
+    def signalled(self) -> bool:
+        """Whether a signal ended the command."""
+        return self.outcome == "exited" and (self.status is None or self.status < 0)
+
 
 class Tether:
     """A connection to one living supervisor.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,16 @@ AT_ONCE_S = 0.02
 NEWS_PAUSE_S = 0.002
 
 _log = logging.getLogger(__name__)
+
+
+def _start_folder(tree: Path, folder: bytes) -> Path:
+    """Where a command starts: in the requester's folder of the tree, unless a link or a file stands on the way there."""
+    here = tree
+    for part in filter(None, folder.split(b"/")):
+        here /= os.fsdecode(part)
+        if here.is_symlink() or not here.is_dir():
+            return tree
+    return here
 
 
 class Workshop:
@@ -213,7 +224,7 @@ class Workshop:
                 temporary=str(folder / "tmp"),
                 user=ground.user,
             ),
-            cwd=folder / "tree",
+            cwd=_start_folder(folder / "tree", task.spec.folder),
             timeout_s=min(task.spec.timeout_s, ground.settings.timeout_s),
             term_s=ground.times.term_s,
             grace_s=ground.times.grace_s,
@@ -373,4 +384,4 @@ def _exited(exit_: Exit) -> Exited:
         notes.append(f"{exit_.lost_bytes} bytes of output were lost: the disk was full. ")
     if exit_.cut_bytes:
         notes.append(f"{exit_.cut_bytes} bytes were cut from the middle of the output. ")
-    return Exited(exit_.outcome, exit_.code, exit_.started_ms, exit_.ended_ms, exit_.output_bytes, "".join(notes))
+    return Exited(exit_.outcome, exit_.code, exit_.started_ms, exit_.ended_ms, exit_.output_bytes, "".join(notes), exit_.signalled)

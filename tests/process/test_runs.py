@@ -155,6 +155,27 @@ async def test_the_tree_as_it_is_now_is_there(tmp_path: Path):
             await until(lambda place=place: not any((place / name).exists() for name in ("repo", "tree", "home", "tmp", "pack")))
 
 
+async def test_a_command_starts_in_the_folder_it_was_asked_from(tmp_path: Path):
+    folder = repository(tmp_path / "shop", tracked="old\n")
+    (folder / "api" / "tests").mkdir(parents=True)
+    (folder / "api" / "tests" / "here").write_text("1")
+    (folder / "web").symlink_to("api")
+    async with pair(tmp_path / "fleet") as two:
+        for cwd, expected in ((folder / "api" / "tests", b"tree/api/tests\n"), (folder, b"tree\n"), (folder / "web", b"tree/api\n")):
+            begun = await two.asks.start(two.mini.node, ["sh", "-c", "pwd | sed 's,.*/tree,tree,'"], cwd=cwd)
+            over = await two.asks.wait_final(begun.task.key)
+            out, err, _ = await output(two.asks, over.key)
+            assert out == expected, err
+
+
+async def test_a_code_above_128_is_an_exit_unless_a_signal_ended_it(tmp_path: Path):
+    async with pair(tmp_path / "fleet") as two:
+        for command, reason, code in (("exit 200", "exit", 200), ("kill -9 $$", "signal", 137)):
+            begun = await two.asks.start(two.mini.node, ["sh", "-c", command], tree=False)
+            over = await two.asks.wait_final(begun.task.key)
+            assert (over.reason, over.exit_code) == (reason, code)
+
+
 async def test_outside_a_repository_and_without_a_tree_the_folder_is_empty(tmp_path: Path):
     folder = repository(tmp_path / "shop", a="1")
     async with pair(tmp_path / "fleet") as two:

@@ -107,7 +107,7 @@ def test_done_never_comes_before_the_last_line():
     ],
 )
 def test_how_it_ended_is_read_right(outcome: str, code: int, state: str, reason: str):
-    task, _ = run_worker(JUDGED, SlotFree(), Started(), Exited(outcome, code, 150, 160, 0, ""))
+    task, _ = run_worker(JUDGED, SlotFree(), Started(), Exited(outcome, code, 150, 160, 0, "", signalled=reason == "signal"))
     assert (task.state, task.exit_code, task.reason) == (state, code, reason)
     assert (task.started_ms is None) == (outcome == "unstarted")
 
