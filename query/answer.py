@@ -6,6 +6,7 @@ with the token or the project is never told; what is wrong with the question onl
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,9 @@ IDLE_INDEXES_MAX = 8
 """Open index files kept for the next question; the one used longest ago is closed."""
 
 
-def ask_local(index_dir: Path, project: str, question: str, limit: int) -> dict[str, Any]:
+def ask_local(
+    index_dir: Path, project: str, question: str, limit: int, *, on_stale: Callable[[str], None] | None = None
+) -> dict[str, Any]:
     """Answer the owner's own question; no grant, no budget. Blocking, for commands.
 
     Args:
@@ -43,14 +46,15 @@ def ask_local(index_dir: Path, project: str, question: str, limit: int) -> dict[
         project: Its name.
         question: At most 8 KiB.
         limit: 1 to 20 answers.
+        on_stale: Told the command that makes the index anew, where ``stale`` is true. The path of the repository in it
+            is for the owner alone and no part of the answer.
 
     Returns:
         The answer as ``query ask --json`` prints it. ``stale`` says whether HEAD has moved since, or the repository is
         gone; None where that cannot be told.
 
     Raises:
-        Usage: The question or the project's name is not one.
-        NoIndex: The project is not indexed here.
+        Usage: The question or the project's name is not one, or nothing is indexed under that name; the hint says how.
         Damaged, OurFault, ReadTooLong: The index cannot be read.
     """
     began = time.monotonic()
@@ -58,12 +62,25 @@ def ask_local(index_dir: Path, project: str, question: str, limit: int) -> dict[
         asked = question_untrusted(question, limit)
     except BadQuestion as error:
         raise Usage(error.message, hint=error.hint) from None
-    index = Index(index_path(index_dir, project_name(project)))
+    name = project_name(project)
+    try:
+        index = Index(index_path(index_dir, name))
+    except NoIndex as error:
+        raise Usage(f"nothing is indexed under the name {name} here", hint=error.hint) from None
     try:
         quotes = index.search(asked)
-        return envelope(index.meta, quotes, began, stale=_is_stale(index.meta), budget=None)
+        stale = _is_stale(index.meta)
+        if stale and on_stale is not None:
+            on_stale(_command_anew(index.meta))
+        return envelope(index.meta, quotes, began, stale=stale, budget=None)
     finally:
         index.close()
+
+
+def _command_anew(meta: IndexMeta) -> str:
+    """Write the command that makes an index anew; a repository that is gone is left for the owner to fill in."""
+    path = shlex.quote(meta.repository) if Path(meta.repository).is_dir() else "PATH"
+    return f"hivemesh query index {path} --project {meta.project}"
 
 
 def _is_stale(meta: IndexMeta) -> bool | None:

@@ -1,7 +1,7 @@
 """The audit trail as a hash chain: every row's link covers the row and the link before it, under a secret key.
 
 A changed, moved or removed row in the middle breaks the chain; rows cut off the end do not show without an older link
-to compare with (THREATS, "audit").
+to compare with.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What must never be indexed, by its path: allowed by extension first, denied by name second.
 
 The rules fold case, width, hidden characters and trailing dots first, so a look-alike of a denied name is denied too.
-Words such as ``secrets`` or ``token`` deny only files that carry data; ``docs/secrets.md`` is documentation
-(QUERY.md section 3).
+Words such as ``secrets`` or ``token`` deny only files that carry data; ``docs/secrets.md`` is documentation.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A strict reader in front of it takes in one whole request, checks it against a short list of what this server needs, and
 writes it anew from the parts on that list. Whatever else arrives (an upgrade, another protocol, two lengths, a body in
 chunks, folded or bare-newline headers, a foreign Host, any Origin, too much of anything) becomes one fixed request for
-nothing, so it gets the same bytes as every other refusal and no parser behind the door ever meets it (decisions: the
-server behind ends its whole process on bytes glued to an upgrade request, pgjones/hypercorn#225).
+nothing, so it gets the same bytes as every other refusal and no parser behind the door ever meets it (the server
+behind ends its whole process on bytes glued to an upgrade request: docs/decisions/0009-query-door.md).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mesh.base.db import Connection, WholeFile, write_whole
 from mesh.base.errors import Damaged, Refused
 from query.question import Question, folded, symbol_words
-from query.rank import FIELD_WEIGHTS, Place, order, prior, rarity, scale
+from query.rank import FIELD_WEIGHTS, Place, claim, order, prior, rarity, scale
 from query.spans import LineTable, Span
 
 FORMAT = 1
@@ -212,16 +212,18 @@ def _read_meta(values: dict[str, str], path: Path) -> IndexMeta:
 def _search(connection: Connection, spans: int, question: Question) -> list[Quote]:
     scores: dict[int, dict[int, float]] = {}
     weights = []
+    claims = []
     for number, term in enumerate(question.terms):
         holding, best = _best(connection, spans, term.expression)
         weights.append(rarity(spans, holding))
+        claims.append(0.0 if term.is_framing else claim(spans, holding))
         for span, score in best:
             scores.setdefault(span, {})[number] = score
     bonus: dict[int, float] = {}
     for first, second in itertools.pairwise(question.terms[: PAIRS_MAX + 1]):
         for span, score in _best(connection, spans, f'NEAR("{first.word}" "{second.word}", {PAIR_DISTANCE})')[1]:
             bonus[span] = bonus.get(span, 0.0) + score
-    chosen = order(scores, bonus, weights, lambda span: _place(connection, span), question.limit)
+    chosen = order(scores, bonus, weights, claims, lambda span: _place(connection, span), question.limit)
     return [_quote(connection, span, score) for span, score in chosen]
 
 

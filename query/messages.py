@@ -1,6 +1,7 @@
 """What query replicates over the mesh: grants and their revocations, as contents of the mesh's *about* envelope.
 
-The mesh decides who may author them about whom and carries them as bytes; the kinds are 6 and 7 (PROTOCOL.md section 8).
+The mesh decides who may author them about whom and carries them as bytes; the kinds are 6 and 7 (docs/PROTOCOL.md,
+section 3).
 A replicated grant shows the owner's other machines what is open and lets them revoke it; only the machine it names serves
 it, from its own register.
 """

@@ -35,6 +35,18 @@ things this those through to too under until up us use used using ve very want w
 where whether which while who whom why will with within without would you your yours
 """
 _STOP_WORDS = frozenset(_STOP_WORD_TEXT.split())
+_FRAMING_TEXT = """
+arranged built designed done handle handled handles happen happens implement implemented implements look looks organised
+organized set setup structured work worked working works
+describe explain find learn mean means see show tell understand
+app application code codebase library package program project repo repository service software system tool
+approach details kind overview part parts place purpose sort summary way ways
+best currently different exactly new possible together
+"""
+_FRAMING = frozenset(_FRAMING_TEXT.split())
+"""Words a question is put with, whatever it is about, by class and a line each: how something is arranged or done,
+asking for it, the project as a whole, the form of the answer, and adverbs. They are looked up like every other word,
+since a heading may be made of them, but a text that lacks them may still answer."""
 
 
 class BadQuestion(Refused):
@@ -50,10 +62,12 @@ class Term:
     Attributes:
         word: Lower case, for people.
         expression: The same as a quoted full-text expression.
+        is_framing: Whether the question is only put with it and asks for another word.
     """
 
     word: str
     expression: str
+    is_framing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +137,8 @@ def question_untrusted(text: object, limit: object = LIMIT_DEFAULT) -> Question:
 def terms_of(text: str) -> tuple[Term, ...]:
     """Find the words worth looking up.
 
-    Words that carry no meaning are left out unless nothing else is there. A word in humps, such as a class name, also
-    matches its parts written side by side.
+    Words that carry no meaning are left out unless nothing else is there; words that only frame the question are marked,
+    unless nothing else is left. A word in humps, such as a class name, also matches its parts written side by side.
 
     Args:
         text: At most QUESTION_BYTES_MAX bytes.
@@ -134,6 +148,7 @@ def terms_of(text: str) -> tuple[Term, ...]:
     """
     words = [word[:TERM_CHARS_MAX] for word in _WORD.findall(folded(text))]
     chosen = [word for word in words if word.lower() not in _STOP_WORDS] or words
+    is_all_framing = all(word.lower() in _FRAMING for word in chosen)
     terms: dict[str, Term] = {}
     for word in chosen:
         if len(terms) == TERMS_MAX:
@@ -143,7 +158,7 @@ def terms_of(text: str) -> tuple[Term, ...]:
         expression = f'"{lower}"'
         if len(parts) > 1 and "".join(parts) == word:
             expression += ' OR "' + " ".join(parts).lower() + '"'
-        terms.setdefault(lower, Term(lower, expression))
+        terms.setdefault(lower, Term(lower, expression, lower in _FRAMING and not is_all_framing))
     return tuple(terms.values())
 
 

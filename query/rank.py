@@ -3,7 +3,12 @@
 Each term is scored by itself and the scores are added, so a span need not hold every word; the share of the question it
 covers, weighed by how rare the words are, decides between a span that repeats one word and one that holds them all.
 Neighbouring words of the question that stand near each other in a span add a little. No hand-written synonyms: they
-helped known questions and hurt unseen ones (QUERY.md section 2).
+helped known questions and hurt unseen ones.
+
+Whether there is an answer at all is judged apart from the order, by what the words *claim*: a word that only frames the
+question claims nothing, and one that the project never uses claims less than one it uses once. So "how is auth
+structured?" is answered by a text on auth that never says "structured", while a question most of whose words are unknown
+is not.
 """
 
 from __future__ import annotations
@@ -19,9 +24,15 @@ COVERAGE_POWER = 0.5
 PAIR_WEIGHT = 0.3
 """How much a pair of neighbouring words adds to the score of a span that holds them near each other."""
 COVERAGE_MIN = 0.45
-"""Below this share of the question's weight in the best spans there is no answer."""
+"""Below this share of the question's claims in the best spans there is no answer."""
 STRENGTH_MIN = 0.36
-"""Below this score of the best span, per weight of the question, there is none either."""
+"""Below this score of the best spans, for what the question claims, there is none either."""
+ABSENT_SHARE = 0.8
+"""What a word that is nowhere in the index claims, as a share of what one in a single span does. Below 1, so that one
+unknown word alone never outweighs a known rare one; with far less, one known word would answer any question."""
+JUDGED = 5
+"""Best spans by which it is judged whether there is an answer: a number of its own, so that asking for fewer quotes does
+not change whether there are any."""
 PER_SECTION_MAX = 2
 """Spans of one heading of one file among the answers; the rest would crowd out other places."""
 
@@ -85,6 +96,16 @@ def rarity(spans: int, holding: int) -> float:
     return math.log(1 + (spans - holding + 0.5) / (holding + 0.5))
 
 
+def claim(spans: int, holding: int) -> float:
+    """Weigh how much a word that the question is about must be found for there to be an answer.
+
+    Args:
+        spans: Spans in the index.
+        holding: Spans that hold the word; 0 for a word the project never uses.
+    """
+    return rarity(spans, holding) if holding else ABSENT_SHARE * rarity(spans, 1)
+
+
 def scale(spans: int, holding: int) -> float:
     """Turn a full-text score of one term into one that also works in a small index.
 
@@ -105,6 +126,7 @@ def order(
     scores: Mapping[int, Mapping[int, float]],
     bonus: Mapping[int, float],
     weights: Sequence[float],
+    claims: Sequence[float],
     place_of: Callable[[int], Place],
     limit: int,
 ) -> list[tuple[int, float]]:
@@ -114,6 +136,7 @@ def order(
         scores: Span number to its score for each term it holds, greater is better.
         bonus: Span number to its score for neighbouring words.
         weights: Rarity of each term of the question.
+        claims: What each of them claims, as :func:`claim` says; 0 for one that only frames the question.
         place_of: Looks a span up; asked only for spans that may still be chosen, since no prior is above 1.
         limit: How many, at least 1.
 
@@ -129,10 +152,24 @@ def order(
         score = sum(held.values()) + PAIR_WEIGHT * bonus.get(span, 0.0)
         rough.append((score * coverage**COVERAGE_POWER, span, coverage))
     rough.sort(key=lambda entry: (-entry[0], entry[1]))
-    best = _best_sections(rough, place_of, limit)
-    if not best or best[0][0] < STRENGTH_MIN * whole or max(entry[2] for entry in best) < COVERAGE_MIN:
+    best = _best_sections(rough, place_of, max(limit, JUDGED))
+    if not _is_answer({span: scores[span] for _, span, _ in best[:JUDGED]}, claims, place_of):
         return []
-    return [(span, round(score, 4)) for score, span, _ in best]
+    return [(span, round(score, 4)) for score, span, _ in best[:limit]]
+
+
+def _is_answer(best: Mapping[int, Mapping[int, float]], claims: Sequence[float], place_of: Callable[[int], Place]) -> bool:
+    """Judge whether the best spans hold enough of what the question is about, and say enough of it."""
+    whole = sum(claims)
+    if whole <= 0:
+        return False
+    coverage_max = strength_max = 0.0
+    for span, held in best.items():
+        coverage = sum(claims[term] for term in held) / whole
+        score = sum(value for term, value in held.items() if claims[term])
+        coverage_max = max(coverage_max, coverage)
+        strength_max = max(strength_max, score * coverage**COVERAGE_POWER * place_of(span).prior / whole)
+    return coverage_max >= COVERAGE_MIN and strength_max >= STRENGTH_MIN
 
 
 def _best_sections(
@@ -142,7 +179,7 @@ def _best_sections(
     kept: list[tuple[float, int, float]] = []
     sections: dict[tuple[int, str], list[tuple[float, int, float]]] = {}
     for score, span, coverage in rough:
-        if len(kept) >= limit and score <= kept[limit - 1][0]:
+        if len(kept) >= limit and score < kept[limit - 1][0]:
             break
         place = place_of(span)
         entry = (score * place.prior, span, coverage)

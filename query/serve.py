@@ -79,7 +79,11 @@ def run_serve(
     except OSError as error:
         raise OurFault(f"{index_dir} cannot be made: {error.strerror}", hint="check the folder's rights") from error
     register = Register(grants_path)
-    listener = _listen(host, port)
+    try:
+        listener = _listen(host, port)
+    except BaseException:
+        register.close()
+        raise
     if not hosts_of(host).is_loopback:
         print("hivemesh: reachable from other machines without encryption; put a TLS proxy in front", file=sys.stderr)
     try:

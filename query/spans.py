@@ -1,7 +1,7 @@
 """A span: one contiguous piece of a file that may be quoted, and the arithmetic of ranges that keeps it verbatim.
 
 Everything is measured in bytes of the committed blob, so a citation can be checked by anyone with a clone: the bytes
-``[start, end)`` of the blob are the text, and their SHA-256 is in the citation (QUERY.md section 2).
+``[start, end)`` of the blob are the text, and their SHA-256 is in the citation.
 """
 
 from __future__ import annotations

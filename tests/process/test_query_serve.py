@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -32,6 +33,7 @@ run_serve(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], on_ready=lambda add
 """
 GUIDE = "# Guide\n\n## Boiling water\n\nTo boil water, press the red lever.\n\n## Cleaning\n\nDescale with vinegar every month.\n"
 PATH = "/v1/projects/kettle/ask"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -82,7 +84,7 @@ def running(home: Path, repository: Path):
     with (home / "stderr").open("w") as errors:
         process = subprocess.Popen(
             [sys.executable, "-W", "error", "-c", SERVER, str(home / "index"), str(home / "grants.db"), "127.0.0.1:0"],
-            stdout=subprocess.PIPE, stderr=errors, text=True,
+            stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT,
         )  # fmt: skip
     register = Register(home / "grants.db")
     try:
@@ -402,3 +404,7 @@ def test_charges_survive_a_kill(tmp_path, repository):
 def test_a_taken_port_is_said_so(tmp_path, server):
     with pytest.raises(OurFault, match="cannot be listened on"):
         run_serve(tmp_path / "index", tmp_path / "grants.db", f"127.0.0.1:{server.port}", on_ready=print)
+    open_files = Path("/proc/self/fd")
+    if open_files.exists():
+        links = [os.readlink(path) for path in open_files.iterdir() if path.is_symlink()]
+        assert not [link for link in links if link.startswith(str(tmp_path))]

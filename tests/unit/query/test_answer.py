@@ -1,4 +1,5 @@
 import os
+import shlex
 
 import pytest
 import trio
@@ -7,7 +8,7 @@ from mesh.base.db import ReadTooLong
 from mesh.base.errors import Usage
 from query import answer as rooms
 from query.answer import Answered, AskedBadly, Desk, NotThere, TryLater, ask_local, envelope
-from query.index import Index, IndexMeta, NoIndex, Quote
+from query.index import Index, IndexMeta, Quote
 from query.indexer import index_repository
 from query.register import Register
 
@@ -53,15 +54,74 @@ def test_the_owner_asks_without_a_grant(folder, kettle, run_git):
 def test_an_index_behind_its_repository_says_so(folder, kettle, commit):
     """O-Q7: a repository that went away wipes nothing; its answers are marked."""
     commit(kettle, {"new.md": "# New\n\nwords\n"})
-    assert ask_local(folder, "kettle", "boil water", 1)["stale"] is True
+    commands: list[str] = []
+    behind = ask_local(folder, "kettle", "boil water", 1, on_stale=commands.append)
+    assert behind["stale"] is True
+    assert str(kettle) not in str(behind)
     kettle.rename(kettle.with_name("away"))
-    gone = ask_local(folder, "kettle", "boil water", 1)
+    gone = ask_local(folder, "kettle", "boil water", 1, on_stale=commands.append)
     assert (gone["status"], gone["stale"]) == ("ok", True)
+    assert commands == [f"hivemesh query index {kettle} --project kettle", "hivemesh query index PATH --project kettle"]
+
+
+def test_the_command_that_makes_an_index_anew_can_be_pasted(tmp_path, commit):
+    folder = tmp_path / "my kettle; $(x)"
+    commit(folder, {"a.md": "# A\n\nwords\n"})
+    index_repository(folder, "pot", tmp_path / "index")
+    commands: list[str] = []
+    ask_local(tmp_path / "index", "pot", "words", 1, on_stale=commands.append)
+    assert commands == []
+    commit(folder, {"b.md": "# B\n\nwords\n"})
+    ask_local(tmp_path / "index", "pot", "words", 1, on_stale=commands.append)
+    assert [shlex.split(command) for command in commands] == [["hivemesh", "query", "index", str(folder), "--project", "pot"]]
 
 
 def test_no_answer_is_said_so(folder):
     answer = ask_local(folder, "kettle", "kubernetes ingress certificates", 3)
     assert (answer["status"], answer["answers"]) == ("no_answer", [])
+
+
+README = """# Shop
+A web shop for bicycles.
+## Auth
+Login uses OAuth tokens stored in redis.
+## Running the tests
+`make check` needs a local server.
+## Configuration
+Settings are read from shop.toml.
+## Releases
+Push a tag.
+"""
+FOREIGN = [
+    "what is the capital of France?", "how do I configure kubernetes ingress?", "how do I bake sourdough bread?",
+    "how does photosynthesis work?", "explain this project in the language of whales",
+]  # fmt: skip
+
+
+@pytest.fixture
+def shop(tmp_path, commit):
+    commit(tmp_path / "shop", {"README.md": README})
+    index_repository(tmp_path / "shop", None, tmp_path / "index")
+    return tmp_path / "index"
+
+
+@pytest.mark.parametrize(
+    ("question", "heading"),
+    [
+        ("how is auth structured here?", "Auth"), ("how does auth work?", "Auth"), ("what about auth", "Auth"), ("auth", "Auth"),
+        ("can you explain the auth in this codebase?", "Auth"), ("where is login handled?", "Auth"), ("how is auth wired?", "Auth"),
+        ("how do I run the tests?", "Running the tests"), ("where is configuration?", "Configuration"),
+        ("how should this project be configured?", "Configuration"), ("what is the way releases are done?", "Releases"),
+    ],
+)  # fmt: skip
+def test_a_readme_of_ten_lines_answers_what_a_partner_asks_of_its_headings(shop, question, heading):
+    answer = ask_local(shop, "shop", question, 1)
+    assert [found["heading"] for found in answer["answers"]] == [f"Shop > {heading}"]
+
+
+@pytest.mark.parametrize("question", FOREIGN)
+def test_a_readme_of_ten_lines_does_not_answer_what_it_is_not_about(shop, question):
+    assert ask_local(shop, "shop", question, 5)["status"] == "no_answer"
 
 
 @pytest.mark.parametrize(("project", "question", "limit"), [("kettle", "", 3), ("kettle", "x", 0), ("kettle", "x", 21), ("../kettle", "x", 3), ("Kettle", "x", 3)])
@@ -71,8 +131,10 @@ def test_the_owners_mistakes_are_usage(folder, project, question, limit):
 
 
 def test_an_unknown_project_has_no_index(folder):
-    with pytest.raises(NoIndex):
+    with pytest.raises(Usage) as caught:
         ask_local(folder, "pot", "x", 3)
+    assert "hivemesh query index" in caught.value.hint
+    assert "pot" in caught.value.message
 
 
 def test_an_answer_is_bounded():

@@ -59,7 +59,7 @@ RAW = [
 @pytest.mark.parametrize("text", RAW, ids=range(len(RAW)))
 def test_no_text_is_an_error(tmp_path, text):
     """O-Q1."""
-    index = make(tmp_path / "p.db", file_of("a.md", ("One", "boil the water")))
+    index = make(tmp_path / "p.db", file_of("one.md", ("One", "boil the water")))
     assert ask(index, text) == []
 
 

@@ -26,6 +26,11 @@ def test_words_without_meaning_are_left_out_unless_nothing_else_is_there():
     assert words("what is it") == ["what", "is", "it"]
 
 
+def test_words_that_only_frame_a_question_are_looked_up_but_marked_unless_nothing_else_is_left():
+    assert [(term.word, term.is_framing) for term in terms_of("How is auth structured here?")] == [("auth", False), ("structured", True)]
+    assert [(term.word, term.is_framing) for term in terms_of("an overview of the project")] == [("overview", False), ("project", False)]
+
+
 def test_no_character_of_a_question_is_an_operator():
     """O-Q1: quotes, operators, wildcards and columns are nothing but separators."""
     for term in terms_of('"unbalanced NEAR( title:x ^y a* OR -b \' C++ grammar::fa 2026-12-15'):
