@@ -95,7 +95,7 @@ async def run_node(
     guard: Guard,
     on_ready: Callable[[dict[str, object]], None],
 ) -> None:
-    """Be the node until SIGTERM, SIGINT or ``down``.
+    """Be the node until SIGTERM, SIGINT, a closed terminal or ``down``.
 
     Args:
         home: The places, locked by this process.

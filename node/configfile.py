@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 from mesh.base.errors import Damaged, OurFault, Usage
@@ -65,7 +66,9 @@ def _replace_file(path: Path, text: str) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        # On a disk that cannot be written nothing can be removed either; the reason to tell is the first one.
+        with suppress(OSError):
+            part.unlink()
         raise OurFault(f"{path} cannot be written: {error.strerror}", hint="check the folder's rights and the disk") from None
 
 

@@ -18,7 +18,7 @@ def register(name: str, parser: argparse.ArgumentParser) -> None:
     inner = parser.add_subparsers(metavar="grant|list|revoke", required=True)
     grant = inner.add_parser("grant", help="make a token for one project")
     grant.add_argument("project", metavar="PROJECT")
-    grant.add_argument("--scope", choices=("query", "docs"), default="query", help="what the token may ask")
+    grant.add_argument("--scope", choices=("query",), default="query", help="what the token may ask; the pages of the documentation come later")
     grant.add_argument("--expires", metavar="30d", default="30d", help="when it ends")
     grant.add_argument("--label", metavar="L", default="", help="whom it is for")
     grant.add_argument("--rate", metavar="N", type=int, help="questions a minute")

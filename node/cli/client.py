@@ -37,6 +37,10 @@ class Answered(MeshError):
         self.reason = reason
 
 
+class NodeGone(OurFault):
+    """The node went away before it answered."""
+
+
 class Conversation:
     """One request to the node, its events and its result."""
 
@@ -60,13 +64,14 @@ class Conversation:
 
         Raises:
             Answered: The node says it failed, or refuses.
-            OurFault: The node went away, or its answer cannot be read.
+            NodeGone: The node went away.
+            OurFault: It does not answer, or its answer cannot be read.
         """
         while True:
             try:
                 line = self._file.readline(ANSWER_LINE_BYTES_MAX)
                 if not line.endswith(b"\n"):
-                    raise OurFault("the node went away before it answered", hint="see `hivemesh status` and the log (`hivemesh doctor` names it)")
+                    raise _gone()
                 answer = json.loads(line)
                 if "result" in answer:
                     self.result = answer["result"]
@@ -76,9 +81,11 @@ class Conversation:
                 event = answer["event"]
                 count = event.get("bytes", 0) if event.get("kind") == "output" else 0
                 yield event, self._file.read(count) if count else b""
+            except ConnectionError:
+                raise _gone() from None
             except TimeoutError:
                 raise OurFault("the node does not answer", hint="see what it does: hivemesh doctor") from None
-            except (ValueError, KeyError, TypeError, AttributeError, ConnectionError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise OurFault("the node's answer cannot be read", hint="restart it: hivemesh down, then hivemesh up -d") from None
 
     def signal(self, word: str) -> None:
@@ -142,6 +149,10 @@ def stream(home: Home, verb: str, args: Mapping[str, object]) -> Conversation:
         Refused: Somebody else listens where the node should.
     """
     return Conversation(home, verb, args, None)
+
+
+def _gone() -> NodeGone:
+    return NodeGone("the node went away before it answered", hint="see `hivemesh status` and the log (`hivemesh doctor` names it)")
 
 
 def _connect(home: Home) -> socket.socket:

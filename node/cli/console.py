@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 
-from mesh.base.errors import Refused
+from mesh.base.errors import OurFault, Refused
 from node.home import find_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import IO, TextIO
 
     from node.home import Home
+
+
+class OutputLost(OurFault):
+    """The answer could not be written.
+
+    Args:
+        stream: Where it should have gone.
+        error: Why it could not.
+    """
+
+    def __init__(self, stream: IO[str], error: OSError) -> None:
+        super().__init__(f"the answer cannot be written: {error.strerror or error}")
+        self.stream = stream
+        self.quiet = error.errno == errno.EPIPE
+        """Whether a reader that has seen enough is why; then nothing is said of it."""
+
+    def give_up(self) -> None:
+        """Send what is still buffered nowhere, so that it does not fail again when the process ends."""
+        _forget(self.stream)
+
+
+def _forget(stream: IO[str]) -> None:
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+    except OSError:
+        return
+
+
+def counted(count: int, one: str) -> str:
+    """Write a number with what it counts: ``1 machine``, ``3 machines``."""
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"
 
 
 def shown(text: object) -> str:
@@ -79,32 +115,76 @@ class Console:
 
     def json(self, found: object) -> None:
         """Print one JSON document on one line, and pass it on at once."""
-        sys.stdout.write(json.dumps(found, separators=(",", ":")) + "\n")
-        sys.stdout.flush()
+        self.line(json.dumps(found, separators=(",", ":")))
+        self.flush()
 
     def line(self, text: str = "") -> None:
-        """Print one line of the answer."""
-        sys.stdout.write(text + "\n")
+        """Print one line of the answer.
 
-    def note(self, text: str) -> None:
-        """Say something beside the answer, unless ``-q``."""
+        Raises:
+            OutputLost: It cannot be written; so do the other two that write the answer.
+        """
+        try:
+            sys.stdout.write(text + "\n")
+        except OSError as error:
+            raise OutputLost(sys.stdout, error) from None
+
+    def flush(self) -> None:
+        """Pass on the lines printed so far."""
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            raise OutputLost(sys.stdout, error) from None
+
+    def output(self, stream: str, piece: bytes) -> None:
+        """Pass on what a run wrote, byte for byte.
+
+        Args:
+            stream: ``stdout`` or ``stderr``.
+            piece: The bytes.
+        """
+        out: TextIO = sys.stderr if stream == "stderr" else sys.stdout
+        try:
+            out.buffer.write(piece)
+            out.buffer.flush()
+        except OSError as error:
+            raise OutputLost(out, error) from None
+
+    def note(self, text: str, *, quotes: bool = False) -> None:
+        """Say something beside the answer, unless ``-q``.
+
+        Args:
+            text: One line.
+            quotes: Whether it quotes what stays as it is, commands too.
+        """
         if not self.quiet:
-            self.warn(text)
+            self.warn(text, quotes=quotes)
 
-    def warn(self, text: str) -> None:
-        """Say something beside the answer that ``-q`` does not hide."""
-        sys.stderr.write(self.advice(text) + "\n")
-        sys.stderr.flush()
+    def warn(self, text: str, *, quotes: bool = False) -> None:
+        """Say something beside the answer that ``-q`` does not hide; where nobody can hear it, it is dropped.
+
+        Args:
+            text: One line.
+            quotes: Whether it quotes what stays as it is, commands too.
+        """
+        try:
+            sys.stderr.write((text if quotes else self.advice(text)) + "\n")
+            sys.stderr.flush()
+        except OSError:
+            _forget(sys.stderr)
 
     def advice(self, text: str) -> str:
-        """Make the commands in a text speak of the home this command spoke of, so that they work as they stand."""
+        """Make the commands in a text speak of the home this command spoke of, so that they work as they stand.
+
+        A command for another machine is written behind ``there: `` and stays as it is.
+        """
         if not self._stated_home or "hivemesh" not in text:
             return text
         import re
         from shlex import quote
 
         stated = f"hivemesh --home {quote(self._stated_home)} "
-        return re.sub(rf"\bhivemesh (?=(?:{'|'.join(self.commands)})\b)", lambda _: stated, text)
+        return re.sub(rf"(?<!there: )\bhivemesh (?=(?:{'|'.join(self.commands)})\b)", lambda _: stated, text)
 
     def may_ask(self) -> bool:
         """Whether there is a person to ask: stdin and stderr are terminals."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import tempfile
 import time
 from functools import partial
@@ -37,11 +36,10 @@ def _demo(arguments: argparse.Namespace, console: Console) -> int:
     seconds = time.monotonic() - began_s
     if console.as_json:
         console.json({"steps": rows, "seconds": round(seconds, 2)})
-    say(f"\nAll {len(rows)} steps checked in {seconds:.0f} s; everything was removed. Next: hivemesh up -d, then hivemesh invite")
+    say(console.advice(f"\nAll {len(rows)} steps checked in {seconds:.0f} s; everything was removed. Next: hivemesh up -d, then hivemesh invite"))
     return 0
-
 
 
 def _say(console: Console, text: str) -> None:
     console.line(text)
-    sys.stdout.flush()
+    console.flush()

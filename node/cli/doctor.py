@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from mesh.base.errors import MeshError
 from node.cli.client import call
-from node.cli.console import Console
+from node.cli.console import Console, counted
 from node.cli.table import print_table, size
 from node.config import Settings, load_settings
 from node.home import Home
@@ -58,10 +58,12 @@ def _doctor(arguments: argparse.Namespace, console: Console) -> int:
         checks += _node_checks(console, settings)
     except MeshError as error:
         checks.append(Check("config", "fail", error.message, error.hint))
+    checks = [check._replace(found=console.advice(check.found), mend=console.advice(check.mend)) for check in checks]
     if console.as_json:
         console.json([check._asdict() for check in checks])
     else:
-        print_table(console, ("CHECK", "STATE", "FOUND", "HOW TO MEND"), [(c.check, c.state, c.found, c.mend or " ") for c in checks], empty="")
+        below = [[f"to mend: {check.mend}"] if check.mend else [] for check in checks]
+        print_table(console, ("CHECK", "STATE", "FOUND"), [check[:3] for check in checks], empty="", below=below)
     return 1 if any(check.state == "fail" for check in checks) else 0
 
 
@@ -69,7 +71,10 @@ def _node_checks(console: Console, settings: Settings) -> list[Check]:
     """Ask the running node about itself, or see whether one could start."""
     pid = lock_holder(console.home)
     if pid is None:
-        return [Check("node", "warn", "not running", "hivemesh up -d"), check_port(settings)]
+        from node.preflight import faults_of
+
+        faults = [Check("start", "fail", fault.message, fault.hint) for fault in faults_of(console.home)]
+        return [Check("node", "warn", "not running", "hivemesh up -d"), *faults, check_port(settings)]
     try:
         found: Any = call(console.home, "doctor", timeout_s=20.0)
     except MeshError as error:
@@ -141,7 +146,7 @@ def check_settings(settings: Settings) -> Check:
     """Look at what the settings file says."""
     if settings.warnings:
         return Check("config", "warn", "; ".join(settings.warnings), "mend the file; hivemesh config show lists the settings")
-    return Check("config", "ok", f"{len(settings.stated)} settings stated")
+    return Check("config", "ok", f"{counted(len(settings.stated), 'setting')} stated")
 
 
 def check_agents(settings: Settings) -> list[Check]:

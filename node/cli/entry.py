@@ -12,13 +12,13 @@ import sys
 from mesh.base.errors import EXIT_OF_RUN_FAULT, MeshError, NotRunning, Refused, Usage, outside
 from node import VERSION
 from node.cli.client import Answered
-from node.cli.console import Console, shown
+from node.cli.console import Console, OutputLost, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
-    from typing import NoReturn
+    from typing import IO, NoReturn
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up", "run this machine's node"),
@@ -53,6 +53,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Every command: its room in ``node.cli`` and what it does. The first stand in the short help."""
 SHOWN = ("up", "join", "invite", "fleet", "run", "delegate", "inbox", "doctor")
 """The commands people use, in the order of the short help; those that exist are shown."""
+SHORT = frozenset("vqdfh")
+"""Every short option there is; they may be written as one word."""
 GLOBAL_HELP = "global options, before or after the command: --home DIR, --json, -v, -q, --yes"
 
 
@@ -77,6 +79,17 @@ class Words(argparse.ArgumentParser):
         """
         raise Usage(f"{self.prog.removeprefix('hivemesh ')}: {message}", hint=f"{self.prog} --help")
 
+    def print_help(self, file: IO[str] | None = None) -> None:  # type: ignore[override]  # the base takes less than a file
+        """Print the help as an answer; argparse itself would hide that it cannot be written.
+
+        Raises:
+            OutputLost: It cannot be written.
+        """
+        try:
+            (file or sys.stdout).write(self.format_help())
+        except OSError as error:
+            raise OutputLost(file or sys.stdout, error) from None
+
 
 class _Globals:
     """The global options, wherever they stood, and what is left."""
@@ -98,6 +111,8 @@ class _Globals:
                 self._take_home(word, left)
             elif word in ("--json", "-v", "--verbose", "-q", "--quiet", "--yes"):
                 self._set(word)
+            elif len(word) > 2 and word[0] == "-" and set(word[1:]) <= SHORT:
+                self._take_letters(word, left)
             else:
                 self.head.append(word)
 
@@ -106,6 +121,10 @@ class _Globals:
         if not value:
             self.fault = Usage("--home needs a folder", hint="hivemesh --home DIR COMMAND")
         self.home = value
+
+    def _take_letters(self, word: str, left: list[str]) -> None:
+        """Take short options written as one word, like ``-vq``, apart."""
+        left[:0] = [f"-{letter}" for letter in word[1:]]
 
     def _set(self, word: str) -> None:
         self.as_json = self.as_json or word == "--json"
@@ -132,19 +151,32 @@ def main() -> int:
         given.home, os.environ, as_json=given.as_json, quiet=given.quiet, verbose=given.verbose, yes=given.yes, commands=COMMANDS
     )
     try:
-        if given.fault:
-            raise given.fault
-        code = _dispatch(given, console)
-        sys.stdout.flush()
-    except MeshError as error:
-        code = _tell(error, console)
-        return EXIT_OF_RUN_FAULT if given.belongs_to_remote else code
-    except BrokenPipeError:
-        # Whoever read our answer has seen enough. What is buffered must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _act(given, console)
+    except OutputLost as lost:
+        lost.give_up()
+        if not lost.quiet:
+            console.warn(f"hivemesh: {lost.message}")
         return EXIT_OF_RUN_FAULT if given.belongs_to_remote else 1
     except KeyboardInterrupt:
         return 130
+
+
+def _act(given: _Globals, console: Console) -> int:
+    """Do what was said, and tell what goes wrong."""
+    try:
+        if given.fault:
+            raise given.fault
+        code = _dispatch(given, console)
+        console.flush()
+    except OutputLost:
+        raise
+    except SystemExit:
+        # argparse has printed the help of a command.
+        console.flush()
+        raise
+    except MeshError as error:
+        code = _tell(error, console)
+        return EXIT_OF_RUN_FAULT if given.belongs_to_remote else code
     return code
 
 
@@ -153,7 +185,8 @@ def _mend_streams() -> None:
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115 - open for as long as the process
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open for as long as the process
+        # Whatever is written to it fails, so that an answer is never lost in silence.
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open for as long as the process
     for stream in (sys.stdout, sys.stderr):
@@ -217,11 +250,18 @@ def _bare(given: _Globals, console: Console) -> int:
     try:
         return show_fleet(console, {})
     except NotRunning:
-        if console.as_json:
-            raise
-    console.line("hivemesh up -d          start this machine's node")
-    console.line("hivemesh invite         then let another machine in; there: hivemesh join -")
-    console.line("hivemesh --help         everything else")
+        pass
+    start = [
+        "hivemesh up -d          start this machine's node",
+        "hivemesh invite         then let another machine in; there: hivemesh join -",
+        "hivemesh --help         everything else",
+    ]
+    lines = [console.advice(line) for line in start]
+    if console.as_json:
+        console.json({"start_here": lines})
+        return 0
+    for line in lines:
+        console.line(line)
     return 0
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mesh.base.errors import OurFault
 from node.cli.client import call, stream
 from node.cli.console import Console, age, shown
-from node.cli.table import print_table, size
+from node.cli.table import print_table, size, table_lines
 
 STATUSES = ("needs_you", "your_turn", "working", "limited", "stuck", "ended", "unknown")
 """Every status of a session, those that wait for a person first; tables are sorted so."""
@@ -36,7 +37,7 @@ def _fleet(arguments: argparse.Namespace, console: Console) -> int:
     args: dict[str, object] = {"all": arguments.all}
     args |= {key: value for key in ("status", "node", "project") if (value := getattr(arguments, key)) is not None}
     if arguments.watch:
-        return watch(console, "fleet", args, _print_fleet)
+        return watch(console, "fleet", args, partial(_print_fleet, args))
     return show_fleet(console, args)
 
 
@@ -57,7 +58,7 @@ def show_fleet(console: Console, args: Mapping[str, object]) -> int:
     if console.as_json:
         console.json(found)
     else:
-        _print_fleet(console, found)
+        _print_fleet(args, console, found)
     return 0
 
 
@@ -87,7 +88,7 @@ def watch(console: Console, verb: str, args: Mapping[str, object], draw: Callabl
     raise OurFault("the node ended", hint="hivemesh status")
 
 
-def _print_fleet(console: Console, found: list[dict[str, Any]]) -> None:
+def _print_fleet(args: Mapping[str, object], console: Console, found: list[dict[str, Any]]) -> None:
     rank = {status: at for at, status in enumerate(STATUSES)}
     found = sorted(found, key=lambda row: (rank.get(row["status"], len(rank)), row["age_s"] is None, row["age_s"] or 0))
     rows = [
@@ -107,7 +108,16 @@ def _print_fleet(console: Console, found: list[dict[str, Any]]) -> None:
         for row in found
     ]
     heads = ("STATUS", "MACHINE", "PROJECT", "AGENT", "SESSION", "BRANCH", "MODEL", "TOKENS", "COST", "HEARD", "")
-    print_table(console, heads, rows, empty="no sessions (`hivemesh fleet --all` shows ended ones too)")
+    print_table(console, heads, rows, empty=_no_sessions(args))
+
+
+def _no_sessions(args: Mapping[str, object]) -> str:
+    """Say that there are none, as was asked, and how to see more."""
+    filtered = bool(args.keys() - {"all"})
+    which = "no such sessions" if filtered else "no sessions"
+    if args.get("all") or "status" in args:
+        return which
+    return f"{which} ({'--all' if filtered else '`hivemesh fleet --all`'} shows ended ones too)"
 
 
 def machine(row: Mapping[str, Any]) -> str:
@@ -130,7 +140,7 @@ def _session(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def print_fields(console: Console, found: Mapping[str, Any], indent: str = "") -> None:
-    """Print an answer as one line a field, lists and objects below their name.
+    """Print an answer as one line a field, objects and tables of them below their name.
 
     Args:
         console: Where.
@@ -144,10 +154,16 @@ def print_fields(console: Console, found: Mapping[str, Any], indent: str = "") -
             print_fields(console, value, indent + "  ")
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             console.line(f"{indent}{shown(key)}")
-            for one in value:
-                console.line(f"{indent}  " + "  ".join(f"{shown(name)}={_plain(deep)}" for name, deep in one.items()))
+            for line in _nested_lines(value):
+                console.line(f"{indent}  {line}")
         else:
             console.line(f"{indent}{shown(key):<{width}}  {_plain(value)}")
+
+
+def _nested_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lay out a list of objects, a column for each field that any of them has."""
+    keys = list(dict.fromkeys(key for one in found for key in one))
+    return table_lines([shown(key) for key in keys], [[_plain(one.get(key)) for key in keys] for one in found])
 
 
 def _plain(value: object) -> str:

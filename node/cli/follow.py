@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, BinaryIO
+from typing import Any
 
 from mesh.base.errors import EXIT_OF_RUN_FAULT, OurFault
-from node.cli.client import Conversation
-from node.cli.console import Console, shown
+from node.cli.client import Conversation, NodeGone
+from node.cli.console import Console, counted, shown
 
 SECOND_CHANCE_S = 3.0
 """Within this time a second Ctrl-C cancels the run; without one the command leaves and the run goes on."""
@@ -68,12 +67,13 @@ def output_lines(stream: str, offset: int, data: bytes) -> list[dict[str, object
     return [*lines, {"stream": stream, "offset": offset + cut, "data_b64": base64.b64encode(data[cut:]).decode()}]
 
 
-def follow(conversation: Conversation, console: Console, *, show_output: bool = True, cancels: bool = False) -> Any:
+def follow(conversation: Conversation, console: Console, *, task: str = "", show_output: bool = True, cancels: bool = False) -> Any:
     """Show a run until its result is here.
 
     Args:
         conversation: One of the verbs ``run``, ``logs``, ``wait``.
         console: Where.
+        task: The run, as far as the words name it.
         show_output: Whether output events are shown.
         cancels: Whether a second Ctrl-C cancels the run; else the first one just leaves.
 
@@ -83,22 +83,34 @@ def follow(conversation: Conversation, console: Console, *, show_output: bool = 
     Raises:
         Detached: The person left; the run goes on.
         Answered: The node says it failed, or refuses.
-        OurFault: The node went away.
+        NodeGone: The node of this machine went away; the run goes on.
+        OutputLost: The output cannot be written; the run goes on.
     """
-    known: dict[str, str] = {}
-    with _interrupts(conversation, console, known, cancels=cancels):
-        for event, data in conversation.events():
-            if event.get("kind") == "output":
-                if show_output:
-                    _show_output(console, event, data)
-            elif event.get("kind") == "task":
-                known["task"] = str(_mapping(event.get("task")).get("task", ""))
-            else:
-                _tell(console, event)
+    known = {"task": task}
+    try:
+        with _interrupts(conversation, console, known, cancels=cancels):
+            for event, data in conversation.events():
+                if event.get("kind") == "output":
+                    if show_output:
+                        _show_output(console, event, data)
+                elif event.get("kind") == "task":
+                    known |= _known(event)
+                else:
+                    _tell(console, event, known)
+    except NodeGone as gone:
+        if not known["task"]:
+            raise
+        task = shown(known["task"])
+        raise NodeGone(f"this machine's node stopped; run {task} goes on there", hint=f"hivemesh up -d, then hivemesh logs {task} -f") from gone
     return conversation.result
 
 
-def _tell(console: Console, event: Mapping[str, object]) -> None:
+def _known(event: Mapping[str, object]) -> dict[str, str]:
+    task = _mapping(event.get("task"))
+    return {"task": str(task.get("task", "")), "name": str(task.get("name", ""))}
+
+
+def _tell(console: Console, event: Mapping[str, object], known: Mapping[str, str]) -> None:
     """Say what happens beside the output."""
     kind = event.get("kind")
     if kind == "untracked":
@@ -108,16 +120,17 @@ def _tell(console: Console, event: Mapping[str, object]) -> None:
     elif kind == "gap":
         console.warn(f"hivemesh: output from byte {shown(event.get('from'))} to {shown(event.get('to'))} was not kept")
     elif kind == "state" and event.get("state") not in FINAL:
-        _tell_state(console, event)
+        _tell_state(console, event, known.get("name", ""))
 
 
-def _tell_state(console: Console, event: Mapping[str, object]) -> None:
+def _tell_state(console: Console, event: Mapping[str, object], name: str) -> None:
     """Say what a run waits for; with ``-v`` every state it passes."""
     state = event.get("state")
     if state == "queued" and event.get("linked") is False:
         console.note("queued: there is no link to that machine now")
     elif state == "asking":
-        console.note("asking: a person must allow it there (hivemesh inbox)")
+        where = shown(name) or "the machine that would do it"
+        console.note(f"asking: allow it on {where} or on another machine of its person (not on this one); there: hivemesh inbox")
     elif console.verbose:
         console.note(f"{shown(state)}" + (f": {shown(event['reason'])}" if event.get("reason") else ""))
 
@@ -132,20 +145,18 @@ def _show_output(console: Console, event: Mapping[str, object], data: bytes) -> 
         for line in output_lines(stream, offset if isinstance(offset, int) else 0, data):
             console.json(line)
         return
-    out: BinaryIO = sys.stderr.buffer if stream == "stderr" else sys.stdout.buffer
-    out.write(data)
-    out.flush()
+    console.output(stream, data)
 
 
 def _tell_untracked(console: Console, event: Mapping[str, object]) -> None:
     files = event.get("files")
     listed = [_mapping(one) for one in files] if isinstance(files, list) else []
-    count = event.get("count")
+    count, length = event.get("count"), event.get("bytes")
     files_travel = "untracked file travels" if count == 1 else "untracked files travel"
-    console.note(f"{shown(count)} {files_travel} along ({shown(event.get('bytes'))} bytes):")
+    console.note(f"{shown(count)} {files_travel} along ({counted(length, 'byte') if isinstance(length, int) else '-'}):")
     for one in listed:
-        console.note(f"  {shown(one.get('path'))}")
-    if event.get("count") != len(listed):
+        console.note(f"  {shown(one.get('path'))}", quotes=True)
+    if count != len(listed):
         console.note("  ...")
 
 
@@ -159,7 +170,7 @@ def _interrupts(conversation: Conversation, console: Console, known: Mapping[str
     pressed: list[float] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
-        task = known.get("task", "")
+        task = shown(known["task"])
         hint = f"follow it again: hivemesh logs {task} -f" if task else "see it: hivemesh tasks"
         raise Detached("left; the run goes on there" if task or not cancels else "left before the run began", hint=hint)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
-from mesh.base.errors import Refused, Usage
+from mesh.base.errors import Usage
 from node.cli.client import call
 from node.cli.console import Console, shown
 from node.cli.fleet import machine, watch
@@ -39,8 +40,18 @@ def _inbox(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _print_inbox(console: Console, found: list[dict[str, Any]]) -> None:
-    rows = [(str(row["id"])[:12], row["kind"], machine(row), row["since"], row["advice"], row["command"] or row["what"]) for row in found]
-    print_table(console, ("ID", "KIND", "MACHINE", "SINCE", "ADVICE", "WHAT"), rows, empty="nothing waits for you")
+    rows = [(str(row["id"])[:12], row["kind"], machine(row), row["since"]) for row in found]
+    print_table(console, ("ID", "KIND", "MACHINE", "SINCE"), rows, empty="nothing waits for you", below=[_asked(row) for row in found])
+
+
+def _asked(row: Mapping[str, Any]) -> list[str]:
+    """Say who wants what, and then what would run."""
+    lines = [str(row["what"])]
+    if row["command"]:
+        lines.append(f"$ {row['command']}")
+    if row.get("complete") is False:
+        lines.append("this is not all of the command; it can be allowed only on that machine itself")
+    return lines
 
 
 def _answer(arguments: argparse.Namespace, console: Console) -> int:
@@ -50,12 +61,12 @@ def _answer(arguments: argparse.Namespace, console: Console) -> int:
     waiting: Any = call(console.home, "inbox")
     items = [item for item in waiting if str(item["id"]).startswith(arguments.id)] if arguments.id else []
     if not items:
-        raise Refused(f"nothing waits under {arguments.id[:40]!r}", reason="not_waiting", hint="see what waits: hivemesh inbox")
+        raise Usage(f"nothing waits under {arguments.id[:40]!r}", hint="see what waits: hivemesh inbox")
     if len(items) > 1:
         raise Usage(f"{arguments.id[:40]!r} is the start of {len(items)} ids", hint="write more of it; hivemesh inbox shows them")
     # The digest binds the answer to what the inbox shows: if something else waits there by now, it is refused.
     item = items[0]
-    console.note(f"{shown(text)}: {shown(item['what'])} on {shown(item['name'])}" + (f": {shown(item['command'])}" if item["command"] else ""))
+    console.note(f"{shown(text)}: {shown(item['what'])} on {shown(item['name'])}" + (f": {shown(item['command'])}" if item["command"] else ""), quotes=True)
     found: Any = call(console.home, "answer", {"id": item["id"], "answer": text, "digest": item["digest"]})
     if console.as_json:
         console.json(found)

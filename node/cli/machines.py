@@ -47,7 +47,7 @@ def _peers(arguments: argparse.Namespace, console: Console) -> int:
             row["link"],
             None if row["rtt_ms"] is None else f"{row['rtt_ms']:.0f} ms",
             age(row["last_seen_s"]),
-            row["version"],
+            str(row["version"] or "").removeprefix("hivemesh "),
             ", ".join(row["addresses"]),
         )
         for row in found

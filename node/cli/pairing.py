@@ -11,12 +11,14 @@ from typing import Any
 from mesh.base.clock import parse_duration_s
 from mesh.base.errors import Usage
 from node.cli.client import call
-from node.cli.console import Console, shown
+from node.cli.console import Console, counted, shown
 from node.config import load_settings
 from node.lock import lock_holder
 
 PASTE_CHARS_MAX = 64 * 1024
 """How much is read from stdin for an invite."""
+NO_SANDBOX = "There is no sandbox yet: what they run can do what you can."
+"""What a person must know before their machines may run things here."""
 JOIN_S = 180.0
 """How long a join may be silent: it looks for the issuer on the LAN, then moves this machine over."""
 
@@ -38,6 +40,8 @@ def register(name: str, parser: argparse.ArgumentParser) -> None:
 
 def _invite(arguments: argparse.Namespace, console: Console) -> int:
     parse_duration_s(arguments.ttl)
+    if arguments.person is not None and not arguments.person.strip():
+        raise Usage("--for needs a person's name", hint="without --for it is for one more machine of yours: hivemesh invite")
     args: dict[str, object] = {
         "roles": arguments.role or [],
         "uses": arguments.uses,
@@ -52,8 +56,8 @@ def _invite(arguments: argparse.Namespace, console: Console) -> int:
         return 0
     console.line(shown(found["link"]))
     whose = shown(found["owner"])
-    console.note(f"for a machine of {whose}, as {shown(', '.join(found['roles']))}; {found['uses']} use(s), until {shown(found['expires_at'])}")
-    console.note("whoever has it can join: on the other machine run `hivemesh join -` and paste it there")
+    console.note(f"for a machine of {whose}, as {shown(', '.join(found['roles']))}; {counted(found['uses'], 'use')}, until {shown(found['expires_at'])}")
+    console.note("whoever has it can join. On the other machine paste it there: hivemesh join -")
     return 0
 
 
@@ -105,7 +109,7 @@ def _settle_runs(console: Console) -> None:
     if "runs" in load_settings(console.home, console.environ).stated:
         return
     if not console.may_ask():
-        console.note("your other machines must ask before they run something here; to let them: hivemesh config set runs mine")
+        console.note(f"your other machines must ask before they run something here. {NO_SANDBOX} To let them: hivemesh config set runs mine")
         return
-    allowed = console.ask("May your other machines run commands here without asking each time?", default=True)
+    allowed = console.ask(f"May your other machines run commands here without asking each time? {NO_SANDBOX}")
     call(console.home, "config.set", {"key": "runs", "value": "mine" if allowed else "ask"})

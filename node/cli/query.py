@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 
-from node.cli.console import Console, shown
+from node.cli.console import Console, counted, shown
 from node.lock import make_home
 
 LISTEN = "127.0.0.1:8787"
@@ -42,17 +41,18 @@ def _index(arguments: argparse.Namespace, console: Console) -> int:
     if console.as_json:
         console.json(dataclasses.asdict(report) | {"path": str(report.path)})
         return 0
-    console.line(f"{shown(report.project)}: {report.spans} quotes of {report.files_indexed} files at {shown(report.commit)[:12]}")
-    for left_out, of in ((report.skipped, "files"), (report.spans_dropped, "quotes")):
+    console.line(f"{shown(report.project)}: {counted(report.spans, 'quote')} of {counted(report.files_indexed, 'file')} at {shown(report.commit)[:12]}")
+    for left_out, of in ((report.skipped, "file"), (report.spans_dropped, "quote")):
         for reason, count in sorted(left_out.items()):
-            console.note(f"  {count} {of} left out: {shown(reason)}")
+            console.note(f"  {counted(count, of)} left out: {shown(reason)}")
     return 0
 
 
 def _ask(arguments: argparse.Namespace, console: Console) -> int:
     from query.answer import ask_local
 
-    found = ask_local(console.home.index_dir, arguments.project, arguments.question, arguments.limit)
+    again: list[str] = []
+    found = ask_local(console.home.index_dir, arguments.project, arguments.question, arguments.limit, on_stale=again.append)
     if console.as_json:
         console.json(found)
         return 0
@@ -65,7 +65,7 @@ def _ask(arguments: argparse.Namespace, console: Console) -> int:
     if not found["answers"]:
         console.note("nothing in the index answers that")
     if found["stale"]:
-        console.note(f"the index is of {shown(found['index_commit'])[:12]}, which is not HEAD any more: hivemesh query index")
+        console.note(f"the index is of {shown(found['index_commit'])[:12]}, which is not HEAD any more: {shown(' '.join(again))}")
     return 0
 
 
@@ -82,4 +82,4 @@ def _tell(console: Console, address: str) -> None:
         console.json({"serve_at": address})
     else:
         console.line(f"answers at {address}")
-        sys.stdout.flush()
+        console.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from mesh.base.clock import parse_duration_s
 from mesh.base.errors import Usage
@@ -18,7 +17,7 @@ def register(name: str, parser: argparse.ArgumentParser) -> None:
     if name == "run":
         parser.usage = "hivemesh run NODE [options] -- CMD ARG..."
         parser.add_argument("node", metavar="NODE", help="where: a name, a name with suffix, or the start of a fingerprint")
-        parser.add_argument("bare", nargs="*", help=argparse.SUPPRESS)
+        parser.add_argument("bare", nargs="*", default=[], help=argparse.SUPPRESS)
         parser.add_argument("--timeout", metavar="2h", help="end it there after this time")
         parser.add_argument("--no-tree", action="store_true", help="send no files; run in an empty folder")
         parser.add_argument("--detach", action="store_true", help="do not wait; queue it until it can run")
@@ -82,16 +81,15 @@ def _logs(arguments: argparse.Namespace, console: Console) -> int:
         raise Usage("--since is a number of bytes, 0 or more")
     args = {"task": arguments.id, "since": arguments.since, "follow": arguments.follow}
     with stream(console.home, "logs", args) as conversation:
-        task = follow(conversation, console)
+        task = follow(conversation, console, task=arguments.id)
     if arguments.follow:
         return end(task, console)
     if console.as_json:
         console.json(task)
-    sys.stdout.flush()
     return 0
 
 
 def _wait(arguments: argparse.Namespace, console: Console) -> int:
     with stream(console.home, "wait", {"task": arguments.id}) as conversation:
-        task = follow(conversation, console, show_output=False)
+        task = follow(conversation, console, task=arguments.id, show_output=False)
     return end(task, console)

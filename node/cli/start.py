@@ -17,7 +17,7 @@ from mesh.base.errors import MeshError, OurFault, outside
 from node.callers import Guard, ProcessKey, agents_behind_me, open_guard, refuse_agents_here
 from node.cli.client import answered
 from node.cli.console import Console
-from node.config import Settings, load_settings
+from node.config import Settings, load_settings, set_setting
 from node.configfile import Value
 from node.faults import mesh_error_in
 from node.home import Home
@@ -67,8 +67,7 @@ def run_in_background(console: Console, overrides: Mapping[str, Value]) -> dict[
     _check_overrides(console, overrides)
     behind = agents_behind_me()
     reading, writing = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    console.flush()
     child = os.fork()
     if child == 0:
         _become_daemon(console, overrides, behind, writing)
@@ -153,8 +152,11 @@ def _be_node(
     with lock_home(home):
         if detached:
             _keep_stderr(home)
+        fresh = not home.identity_dir.exists()
+        if fresh and "name" in overrides:
+            overrides = _keep_name(home, overrides)
         settings = load_settings(home, console.environ, overrides)
-        guard = open_guard(home, behind, fresh=not home.identity_dir.exists())
+        guard = open_guard(home, behind, fresh=fresh)
         with open_log(home.log_file, settings.log_level, settings.log_bytes_max):
             log = logging.getLogger("node.start")
             warnings.extend(settings.warnings)
@@ -163,6 +165,12 @@ def _be_node(
             log.info("starting, pid %d", os.getpid())
             _run_loop(home, settings, overrides, guard, lambda facts: on_ready(_with_warnings(facts, warnings)))
             log.info("ended")
+
+
+def _keep_name(home: Home, overrides: Mapping[str, Value]) -> dict[str, Value]:
+    """Write the name a machine gets at its first start into its settings, so that it is called so at every other."""
+    set_setting(home, "name", str(overrides["name"]))
+    return {key: value for key, value in overrides.items() if key != "name"}
 
 
 def _keep_stderr(home: Home) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from node.cli.client import call
-from node.cli.console import age, shown
+from node.cli.console import age, counted, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _status(arguments: argparse.Namespace, console: Console) -> int:
     console.line(f"{shown(node['name'])}  {shown(node['fingerprint'])}")
     console.line(f"  owner     {shown(node['owner'])}")
     console.line(f"  version   {shown(node['version'])}, up {age(node['uptime_s'])}")
-    console.line(f"  mesh      {shown(mesh['id'])}, {mesh['members']} machines, this one is {shown(', '.join(mesh['roles']))}")
+    console.line(f"  mesh      {shown(mesh['id'])}, {counted(mesh['members'], 'machine')}, this one is {shown(', '.join(mesh['roles']))}")
     console.line(f"  listens   {shown(', '.join(found['listen'])) or 'nowhere'}")
     console.line(f"  api       {shown(found['api'] or 'off')}")
     discovery = found["discovery"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import unicodedata
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from node.cli.console import Console, shown
 
@@ -70,7 +71,9 @@ def _cut(text: str, columns: int) -> str:
     return text + "…"
 
 
-def print_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
+def print_table(
+    console: Console, heads: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str, below: Sequence[Sequence[str]] = ()
+) -> None:
     """Print a table, or on stderr what its absence means.
 
     Args:
@@ -78,13 +81,19 @@ def print_table(console: Console, heads: Sequence[str], rows: Sequence[Sequence[
         heads: The column heads.
         rows: A cell for each head.
         empty: What to say where there are no rows.
+        below: For each row the lines that stand under it, indented. With them nothing is cut, neither a row nor a line:
+            it is for what a person must read whole.
     """
     if not rows:
         console.note(empty)
         return
-    columns = shutil.get_terminal_size().columns if console.on_terminal else None
-    for line in table_lines(heads, rows, columns=columns, colour=console.coloured):
-        console.line(line)
+    columns = shutil.get_terminal_size().columns if console.on_terminal and not below else None
+    head, *lines = table_lines(heads, rows, columns=columns, colour=console.coloured)
+    console.line(head)
+    for line, more in zip_longest(lines, below, fillvalue=()):
+        console.line(str(line))
+        for one in more:
+            console.line(f"    {shown(one)}")
 
 
 def _cell(head: str, cell: object) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
+from functools import partial
 from typing import Any
 
 from mesh.base.errors import NotRunning, OurFault
 from node.cli.client import call
-from node.cli.console import Console, shown
+from node.cli.console import Console, OutputLost, shown
 from node.cli.start import run_in_background, run_in_foreground
 from node.configfile import Value
 from node.lock import lock_holder
@@ -44,10 +44,19 @@ def _up(arguments: argparse.Namespace, console: Console) -> int:
     }
     overrides: dict[str, Value] = {key: value for key, value in options.items() if value is not None}
     if not arguments.detach:
-        run_in_foreground(console, overrides, lambda facts: show_ready(console, facts))
+        run_in_foreground(console, overrides, partial(_show_ready_if_heard, console))
         return 0
     show_ready(console, run_in_background(console, overrides))
     return 0
+
+
+def _show_ready_if_heard(console: Console, facts: dict[str, Any]) -> None:
+    """Print what the node says of itself; one that runs here goes on where nobody can read it."""
+    try:
+        show_ready(console, facts)
+    except OutputLost as lost:
+        lost.give_up()
+        console.warn(f"hivemesh: {lost.message}; the node runs all the same")
 
 
 def show_ready(console: Console, facts: dict[str, Any]) -> None:
@@ -62,7 +71,7 @@ def show_ready(console: Console, facts: dict[str, Any]) -> None:
         console.line(f"  api         {shown(facts['api'])}")
     for warning in facts["warnings"]:
         console.warn(f"warning: {shown(warning)}")
-    sys.stdout.flush()
+    console.flush()
 
 
 def _down(arguments: argparse.Namespace, console: Console) -> int:

@@ -34,6 +34,10 @@ class Untracked:
     size_bytes: int
 
 
+def _size(count_bytes: int) -> str:
+    return f"{count_bytes / 1e6:.1f} MB" if count_bytes >= 100_000 else f"{count_bytes} bytes"
+
+
 def looks_secret(path: str) -> bool:
     """Whether a file's name, or a folder above it, is one that secrets are usually kept under."""
     *folders, name = path.split("/")
@@ -61,7 +65,7 @@ def refuse_unasked(files: tuple[Untracked, ...]) -> None:
     if len(files) > UNTRACKED_FILES_MAX or total > UNTRACKED_BYTES_MAX:
         largest = max(files, key=lambda file: file.size_bytes)
         raise Refused(
-            f"{len(files)} untracked files with {total / 1e6:.1f} MB would travel, the largest {shown(largest.path)}",
+            f"{len(files)} untracked files with {_size(total)} would travel, the largest {shown(largest.path)}",
             reason="untracked",
             hint=hint,
         )

@@ -31,7 +31,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PACKAGES = ("mesh", "node", "hive", "query")
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"])
-GLOBALS = {"--help"}
+GLOBALS = {"--help", "--home", "--json", "--quiet", "--verbose", "--yes"}
+"""Taken by every command, and told once."""
 """Options every command has; they stand once, in the section on global options."""
 
 
@@ -97,6 +98,11 @@ EVERY_COMMAND = [(words, parser) for words, parser in parsers(whole_parser(), ()
 
 def test_the_parser_has_the_commands_of_the_table():
     assert {words[0] for words, _ in EVERY_COMMAND} == set(COMMANDS)
+
+
+def test_the_global_options_are_told_once():
+    body = sections(read("CLI.md"))["Global options"]
+    assert not [option for option in GLOBALS if option not in body]
 
 
 @pytest.mark.parametrize(("words", "parser"), EVERY_COMMAND, ids=[" ".join(words) for words, _ in EVERY_COMMAND])

@@ -198,12 +198,21 @@ def test_garbage_on_the_socket_leaves_the_node_up(machine):
     machine("status")
 
 
-def test_a_node_in_the_foreground_ends_in_order(machine):
-    process = subprocess.Popen([*PROGRAM, "up", *UP[2:]], env=machine.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_node_in_the_foreground_ends_in_order(machine, number):
+    process = subprocess.Popen(
+        [*PROGRAM, "up", *UP[2:]],
+        env=machine.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # the tests themselves may run under nohup
+    )
     assert process.stdout is not None
     assert "  " in process.stdout.readline()
     machine("status")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (0, "")
     assert not os.path.exists(control_address(machine.home))

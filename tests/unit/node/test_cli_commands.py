@@ -31,6 +31,14 @@ ALONE = ["config show", "config get runs", "config set tasks.slots 3", "completi
 """A call of every command that does not."""
 
 
+@pytest.fixture
+def ctrl_c_heard():
+    """Children hear Ctrl-C also where these tests were started without it, as by ``nohup ... &``."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory):
     """Three nodes for the whole module: much to tell, nothing to tell, failing."""
@@ -186,7 +194,10 @@ def test_a_bare_call_shows_the_fleet_or_where_to_start(homes, tmp_path):
     ran = call_here(tmp_path)
     assert (ran.code, len(ran.out.splitlines())) == (0, 3)
     assert "hivemesh up -d" in ran.out
-    assert call_here(tmp_path, "--json").code == 3
+    (found,) = as_json(call_here("/elsewhere", "--home", str(tmp_path), "--json"))
+    assert found["start_here"][0].startswith(f"hivemesh --home {tmp_path} up -d "), "the advice speaks of the home the command spoke of"
+    assert found["start_here"][1].startswith(f"hivemesh --home {tmp_path} invite ")
+    assert found["start_here"][1].endswith("there: hivemesh join -"), "the other machine has a home of its own"
 
 
 def test_watching_without_a_terminal_is_json_lines_until_the_node_ends(tmp_path):
@@ -202,7 +213,7 @@ def test_watching_without_a_terminal_is_json_lines_until_the_node_ends(tmp_path)
     assert ran.code == 1
 
 
-def test_watching_on_a_terminal_draws_anew_and_ctrl_c_ends_it(tmp_path):
+def test_watching_on_a_terminal_draws_anew_and_ctrl_c_ends_it(tmp_path, ctrl_c_heard):
     async def fleet(call):
         await call.event({"kind": "fleet", "fleet": [SESSION]})
         await trio.sleep_forever()
@@ -231,7 +242,7 @@ def test_an_answer_is_bound_to_the_digest_of_what_the_inbox_showed(tmp_path):
         assert call_here(tmp_path, "deny", "wait-1").code == 0
         assert daemon.asked[-1][1]["answer"] == "deny"
         assert call_here(tmp_path, "allow", "wait").code == 2, "two begin so"
-        assert call_here(tmp_path, "allow", "else").code == 5
+        assert call_here(tmp_path, "allow", "else").code == 2, "as every id that nothing has"
         assert call_here(tmp_path, "answer", "wait-2", "").code == 2
         assert [verb for verb, _ in daemon.asked].count("answer") == 2
 
@@ -246,7 +257,7 @@ def test_words_become_the_arguments_the_node_checks(tmp_path, monkeypatch):
             ("invite --for b --role worker --role viewer --ttl 1h --no-addresses", "invite", {"for": "b", "roles": ["worker", "viewer"], "uses": 1, "ttl": "1h", "no_addresses": True}),
             ("fleet --node mini", "fleet", {"all": False, "node": "mini"}),
             ("logs t --since 5 -f", "logs", {"task": "t", "since": 5, "follow": True}),
-            ("access grant p --scope docs --expires 2d --label l --rate 3 --per-day 9", "access.grant", {"project": "p", "scopes": ["docs"], "expires": "2d", "label": "l", "rate_per_min": 3, "per_day": 9}),
+            ("access grant p --scope query --expires 2d --label l --rate 3 --per-day 9", "access.grant", {"project": "p", "scopes": ["query"], "expires": "2d", "label": "l", "rate_per_min": 3, "per_day": 9}),
             ("run mini --timeout 2h --no-tree --detach -- sh -c 'a --json -- b'", "run", {"node": "mini", "argv": ["sh", "-c", "a --json -- b"], "cwd": str(tmp_path), "tree": False, "detach": True, "yes": False, "timeout": "2h"}),
             ("hive show -- les", "hive.show", {"lesson": "les"}),
         ]:  # fmt: skip
@@ -260,7 +271,7 @@ def test_words_become_the_arguments_the_node_checks(tmp_path, monkeypatch):
         "fleet --status nice", "discover --timeout 0s", "discover --timeout 31s", "discover --timeout x", "connect mini", "connect mini :1", "connect mini a:b",
         "invite --ttl never", "invite --uses x", "access grant UPPER", "access grant p --expires 0d", "access grant p --rate 0", "access", "hive", "mesh",
         "session", "query", "answer x", "logs a --since x", "logs a --since -1", "config get nothing", "config set runs all", "config set nothing 1",
-        "up --runs all", "up --listen nonsense", "up --api :1", "completion fish", "delegate mini x", "init", "fleet --wat", "status extra",
+        "up --runs all", "access grant p --scope docs", "invite --for ''", "invite --for ' '", "up --listen nonsense", "up --api :1", "completion fish", "delegate mini x", "init", "fleet --wat", "status extra",
     ],
 )  # fmt: skip
 def test_a_user_s_mistake_is_one_line_and_exit_2_also_as_json(tmp_path, words):
@@ -323,9 +334,85 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(homes):
     assert "Broken" not in done.stderr
 
 
-def test_a_closed_stdout_is_no_traceback(homes):
-    done = subprocess.run(["sh", "-c", shlex.join([*PROGRAM, "status"]) + " >&- 2>&-"], env=environ_of(homes["many"]), timeout=10, check=False)
-    assert done.returncode == 0
+def redirected(home, words: str, where: str) -> tuple[int, str]:
+    """Call a command with its standard files moved by a shell."""
+    shell = f"{shlex.join([*PROGRAM, *shlex.split(words)])} {where}"
+    done = subprocess.run(["sh", "-c", shell], env=environ_of(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("words", ["status", "fleet --json", "config show", "status --help", "--version"])
+@pytest.mark.parametrize(("where", "why"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")])
+def test_an_answer_that_cannot_be_written_is_one_line_and_exit_1(homes, words, where, why):
+    """O-C1: a full disk, a closed stdout; an answer is never lost in silence."""
+    code, err = redirected(homes["many"], words, where)
+    assert (code, err.splitlines()[-1]) == (1, f"hivemesh: the answer cannot be written: {why}")
+    assert "Traceback" not in err
+
+
+def test_an_error_that_cannot_be_written_is_no_traceback(homes):
+    assert redirected(homes["failing"], "status --json", ">/dev/full") == (1, "hivemesh: the answer cannot be written: No space left on device\n")
+    assert redirected(homes["many"], "status", ">&- 2>&-") == (1, "")
+    assert redirected(homes["failing"], "status", "2>/dev/full") == (4, "")
+    assert redirected(homes["many"], "run mini -- x", ">&-") == (0, ""), "nothing was written, so nothing was lost"
+    assert redirected(homes["many"], "wait a --json", ">/dev/full")[0] == 125
+
+
+def test_short_options_may_be_one_word(homes):
+    assert call_here(homes["empty"], "-vq", "fleet") == (0, "", "")
+    assert call_here(homes["many"], "logs", "a", "-fq").code == 0
+    assert call_here(homes["many"], "-vx", "fleet").code == 2
+    assert call_here(homes["many"], "run").err.splitlines()[0] == "hivemesh: run: the following arguments are required: NODE"
+
+
+def test_no_sessions_is_said_as_it_was_asked(homes):
+    for words, said in [
+        ("fleet", "no sessions (`hivemesh fleet --all` shows ended ones too)"), ("fleet --all", "no sessions"),
+        ("fleet --node mini", "no such sessions (--all shows ended ones too)"), ("fleet --node mini --all", "no such sessions"),
+        ("fleet --status ended", "no such sessions"),
+    ]:  # fmt: skip
+        assert call_here(homes["empty"], *words.split()).err == said + "\n"
+
+
+def test_the_inbox_says_whole_who_wants_what_and_what_would_run(tmp_path):
+    what = "laptop wants to run a command here with the tree aaaabbbbcccc of proj, WITHOUT A SANDBOX"
+    command = "sh -c '" + "x" * 200 + " && hivemesh up'"
+    items = [{**WAITING, "what": what, "command": command, "complete": False}, {**WAITING, "id": "wait-2", "complete": True}]
+    with FakeDaemon(find_home(str(tmp_path), {}), {"inbox": items, "answer": {}}):
+        lines = call_here(tmp_path, "inbox").out.splitlines()
+        assert lines[0].split() == ["ID", "KIND", "MACHINE", "SINCE"]
+        assert lines[2:4] == [f"    {what}", f"    $ {command}"]
+        assert "only on that machine itself" in lines[4]
+        assert lines[5].startswith("wait-2")
+        assert len(lines) == 8
+        ran = call_here("/elsewhere", "--home", str(tmp_path), "allow", "wait-1")
+        assert command in ran.err, "what would run is shown as it is, commands in it too"
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen([*PROGRAM, "inbox"], env={**environ_of(tmp_path), "COLUMNS": "40"}, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        drawn = b""
+        while b"wait-2" not in drawn:
+            drawn += os.read(ours, 1000)
+        assert process.wait(10) == 0
+        os.close(ours)
+        assert what.encode() in drawn
+
+
+def test_lists_of_objects_are_small_tables(homes):
+    lines = call_here(homes["many"], "task", "a").out.splitlines()
+    at = next(at for at, line in enumerate(lines) if line == "transitions")
+    assert [line.split() for line in lines[at + 1 : at + 3]] == [["state", "at"], ["queued", "2026-01-01T00:00:00.000Z"]]
+    assert lines[at + 1].index("at", 8) == lines[at + 2].index("2026")
+
+
+def test_what_is_counted_is_said_in_its_number(tmp_path):
+    status = {**MANY["status"], "mesh": {"id": "mesh", "members": 1, "roles": ["admin"]}}
+    peer = {**MANY["peers"][0], "version": "hivemesh 0.1.0"}
+    with FakeDaemon(find_home(str(tmp_path), {}), {"status": status, "peers": [peer, {**peer, "version": None}]}):
+        assert "1 machine, this one" in call_here(tmp_path, "status").out
+        lines = call_here(tmp_path, "peers").out.splitlines()
+        at = lines[0].index("VERSION")
+        assert [line[at:].split()[0] for line in lines[1:]] == ["0.1.0", "-"]
 
 
 def test_a_process_says_the_same_as_a_call(homes):
@@ -343,3 +430,10 @@ def test_another_node_version_is_said(tmp_path):
 def test_an_internal_fault_of_the_node_is_exit_1(tmp_path):
     with FakeDaemon(find_home(str(tmp_path), {}), {"status": OurFault("the disk is full", hint="free some")}):
         assert call_here(tmp_path, "status").code == 1
+
+
+def test_completion_offers_values_and_the_global_options_behind_a_command(tmp_path):
+    script = call_here(tmp_path, "completion", "bash").out
+    assert re.search(r"_config_set_pos_0_choices=\(name listen .*log\.bytes_max\)", script)
+    assert "_up___runs_choices=(mine ask off)" in script
+    assert re.search(r"_tasks_option_strings=\(.*--home --json .*--yes\)", script)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.base.errors import Refused
-from node.cli.console import Console, age, shown
+from node.cli.console import Console, age, counted, shown
 from tests.fakes.commands import ROOT
 
 
@@ -66,7 +66,12 @@ def test_a_person_at_a_terminal_is_asked(typed, default, said):
 def test_advice_speaks_of_the_home_the_command_spoke_of():
     console = Console("/a b", {}, commands=["up", "run"])
     assert console.advice("start it: hivemesh up -d, hivemesh runs, update hivemesh") == "start it: hivemesh --home '/a b' up -d, hivemesh runs, update hivemesh"
+    assert console.advice("there: hivemesh run") == "there: hivemesh run", "another machine has a home of its own"
     assert Console(None, {"HIVEMESH_HOME": "/x"}, commands=["up"]).advice("hivemesh up") == "hivemesh up"
+
+
+def test_a_count_is_said_in_its_number():
+    assert [counted(count, "file") for count in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
 
 
 def test_colour_is_for_terminals_that_want_it(tmp_path, monkeypatch):

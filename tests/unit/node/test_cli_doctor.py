@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import socket
+import subprocess
 
 import pytest
 
@@ -14,7 +16,7 @@ from node.config import load_settings
 from node.home import find_home
 from node.lock import make_home
 from tests.fakes.answers import EMPTY, HOSTILE, MANY
-from tests.fakes.commands import call_here
+from tests.fakes.commands import PROGRAM, call_here, environ_of
 from tests.fakes.daemon import FakeDaemon
 
 
@@ -38,7 +40,24 @@ def test_with_the_node_down_everything_local_is_checked(tmp_path):
     assert (found["claude"]["state"], found["codex"]["state"]) == ("ok", "warn")
     assert not (tmp_path / "h").exists(), "looking makes nothing"
     plain = call_here(tmp_path / "h", "doctor", environ=environ)
-    assert plain.out.splitlines()[0].split() == ["CHECK", "STATE", "FOUND", "HOW", "TO", "MEND"]
+    assert plain.out.splitlines()[0].split() == ["CHECK", "STATE", "FOUND"]
+    stated = call_here("/elsewhere", "--home", str(tmp_path / "h"), "doctor", environ=environ)
+    lines = stated.out.splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("node "))
+    assert lines[at + 1] == f"    to mend: hivemesh --home {tmp_path}/h up -d"
+
+
+def test_on_a_narrow_terminal_no_advice_is_cut(tmp_path):
+    environ = {**environ_of(tmp_path / "h"), "COLUMNS": "80", "CODEX_HOME": str(tmp_path / ("x" * 100))}
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([*PROGRAM, "doctor"], env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    drawn = b""
+    while b"port " not in drawn:
+        drawn += os.read(ours, 1000)
+    process.wait(10)
+    os.close(ours)
+    assert b"    to mend: hivemesh config set sessions.codex_dir FOLDER, if it is elsewhere\r\n" in drawn
 
 
 def test_a_running_node_adds_its_own_checks(home):

@@ -154,6 +154,14 @@ async def stubborn(call):
 
 
 @pytest.fixture
+def hangup_heard():
+    """Children hear of a closed terminal also where these tests were started without it, as by ``nohup``."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
 def daemon(tmp_path):
     with FakeDaemon(find_home(str(tmp_path), {}), {"run": endless, "logs": stubborn}) as found:
         yield found
@@ -198,7 +206,7 @@ def test_leaving_the_logs_takes_one_ctrl_c(tmp_path, daemon):
     assert "the run goes on" in err
 
 
-def test_a_closed_terminal_tells_the_node_nothing(tmp_path, daemon):
+def test_a_closed_terminal_tells_the_node_nothing(tmp_path, daemon, hangup_heard):
     running = Running(tmp_path, "run", "mini", "--", "x")
     running.process.send_signal(signal.SIGHUP)
     assert running.end()[0] == -signal.SIGHUP
@@ -206,6 +214,30 @@ def test_a_closed_terminal_tells_the_node_nothing(tmp_path, daemon):
     while daemon.cancelled != ["run"] and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert daemon.cancelled == ["run"], "the following ends; nothing asked for the run's end"
+
+
+@pytest.mark.parametrize("words", ["run mini -- x", "logs aaaabbbbcccc -f"])
+def test_a_node_that_stops_leaves_the_run_and_its_name(tmp_path, words):
+    with FakeDaemon(find_home(str(tmp_path), {}), {"run": endless, "logs": stubborn}):
+        running = Running(tmp_path, *words.split())
+    code, err = running.end()
+    assert code == 125
+    assert err.splitlines() == [
+        "hivemesh: this machine's node stopped; run aaaabbbbcccc goes on there",
+        "  hivemesh up -d, then hivemesh logs aaaabbbbcccc -f",
+    ]
+
+
+def test_a_run_that_waits_for_a_yes_says_where_it_can_be_given(tmp_path):
+    async def asking(call):
+        await call.event({"kind": "task", "task": TASK})
+        await call.event({"kind": "state", "state": "asking"})
+        return TASK
+
+    with FakeDaemon(find_home(str(tmp_path), {}), {"run": asking}):
+        err = call_here("/elsewhere", "--home", str(tmp_path), "run", "mini", "--", "x").err
+    assert "allow it on mini or on another machine of its person" in err
+    assert "there: hivemesh inbox" in err, "not with the home of this machine"
 
 
 def test_a_reader_that_left_is_no_traceback_and_125(tmp_path, daemon):

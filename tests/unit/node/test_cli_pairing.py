@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+
 import pytest
 
 from mesh.base.crypto import SigningKey
 from mesh.invites import InviteBody, write_link
 from mesh.kinds import Role
 from node.home import find_home
-from tests.fakes.commands import call_here, call_process
+from tests.fakes.commands import PROGRAM, call_here, call_process, environ_of
 from tests.fakes.daemon import FakeDaemon
 
 JOINED = {"mesh": "m", "node": "n", "name": "mini", "via": "laptop", "owner": "ana", "roles": ["member"]}
@@ -62,6 +66,7 @@ def test_joining_as_one_s_own_machine_says_how_its_runs_are_allowed(tmp_path, da
     """Without a terminal nothing is asked and nothing is changed."""
     ran = call_here(tmp_path, "join", LINK)
     assert "hivemesh config set runs mine" in ran.err
+    assert "There is no sandbox yet: what they run can do what you can." in ran.err
     assert daemon.asked[-1][0] == "join"
     assert "config set" not in call_here(tmp_path, "join", make_link(mine=False)).err
     (tmp_path / "config.toml").write_text("runs = 'ask'\n")
@@ -88,5 +93,23 @@ def test_an_invite_is_one_line_on_stdout_and_its_hint_keeps_it_out_of_the_proces
     answer = {"id": "i", "link": LINK, "expires_at": "t", "uses": 1, "roles": ["member"], "owner": "ana"}
     with FakeDaemon(find_home(str(tmp_path), {}), {"invite": answer}):
         ran = call_here(tmp_path, "invite")
+        stated = call_here("/elsewhere", "--home", str(tmp_path), "invite")
     assert ran.out == LINK + "\n"
-    assert "hivemesh join -" in ran.err
+    assert "there: hivemesh join -" in ran.err
+    assert "1 use, until" in ran.err
+    assert stated.err == ran.err, "the other machine has a home of its own"
+
+
+@pytest.mark.parametrize(("typed", "runs"), [(b"\n", "ask"), (b"y\n", "mine")])
+def test_a_person_is_told_that_there_is_no_sandbox_and_no_is_the_default(tmp_path, daemon, typed, runs):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([*PROGRAM, "join", LINK], env=environ_of(tmp_path), stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    asked = b""
+    while b"] " not in asked:
+        asked += os.read(ours, 1000)
+    assert asked.endswith(b"There is no sandbox yet: what they run can do what you can. [y/N] ")
+    os.write(ours, typed)
+    assert process.wait(10) == 0
+    os.close(ours)
+    assert daemon.asked[-1] == ("config.set", {"key": "runs", "value": runs})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -58,6 +59,25 @@ def test_the_background_is_left_alone_and_ready_when_the_command_returns(home):
     targets = [os.readlink(f"/proc/{found['pid']}/fd/{fd}") for fd in os.listdir(f"/proc/{found['pid']}/fd")]
     assert not [target for target in targets if target.startswith("pipe:")], "the caller's pipes"
     assert lock_holder(find_home(str(home), {})) == found["pid"]
+
+
+def test_the_name_of_the_first_start_stays_and_a_later_one_holds_for_its_start(home):
+    for words, name in ((("--name", "mini"), "mini"), ((), "mini"), (("--name", "other"), "other"), ((), "mini")):
+        assert small(home, "up", "-d", *words).code == 0
+        assert call(find_home(str(home), {}), "status")["name"] == name
+        assert small(home, "down").code == 0
+    assert (home / "config.toml").read_text() == 'name = "mini"\n'
+
+
+@pytest.mark.parametrize("where", [">&-", ">/dev/full"])
+def test_a_node_in_the_foreground_runs_on_where_nobody_reads_it(home, where):
+    process = subprocess.Popen(["sh", "-c", f"exec {shlex.join([*SMALL, 'up'])} {where}"], env=environ_of(home), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stderr is not None
+    assert any("the node runs all the same" in line for line in process.stderr)
+    assert small(home, "status", "--json").code == 0
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 0, err
 
 
 def test_down_waits_until_the_home_is_free(home):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,13 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part_of_a_new_one(tmp_pat
         write_key(path, "a", 2)
     assert path.read_text() == "a = 1\n"
     assert [one.name for one in tmp_path.iterdir()] == ["config.toml"]
+
+
+def test_on_a_disk_that_cannot_be_written_the_reason_is_said(tmp_path, monkeypatch):
+    def read_only(*args: object, **more: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    with pytest.raises(OurFault, match="Read-only file system"):
+        write_key(tmp_path / "config.toml", "a", 2)
