@@ -23,6 +23,7 @@ from mesh.base.names import base32
 from node.messages import PURPOSE_FOLLOW, PURPOSE_OFFER
 from node.tasks.output import Frame, Gap
 from node.tasks.ports import RunSettings
+from node.tasks.processes import stat_fields
 from node.tasks.runs import Runs
 from node.tasks.task import Key, Task, exit_code_of, fault_of, folder_name
 from tests.fakes.machines import FAST, Fleet, Machine
@@ -552,11 +553,13 @@ async def test_a_stopped_supervisor_neither_holds_a_slot_nor_defeats_time_and_ca
     fleet = Fleet(tmp_path)
     laptop, mini = fleet.machine("laptop"), fleet.machine("mini", times=times, settings=RunSettings(runs="mine", slots=1))
     stop = "kill -STOP $PPID"
-    script = f"touch {tmp_path}/up; {stop}; (exec env -u HIVEMESH_TASK sleep 301) & sleep 302"
+    # It attacks only once the worker has recorded that it runs, so that every case begins in the same state.
+    wait = f"touch {tmp_path}/up; while ! test -e {tmp_path}/go; do sleep 0.02; done"
+    script = f"{wait}; {stop}; (exec env -u HIVEMESH_TASK sleep 301) & sleep 302"
     if way == "cancel, and it stays stopped":
-        script = f"s=$PPID; touch {tmp_path}/up; while kill -STOP $s; do sleep 0.01; done"
+        script = f"s=$PPID; {wait}; while kill -STOP $s; do sleep 0.01; done"
     if way == "cancel, orders gone":
-        script = f"rm ../orders; touch {tmp_path}/up; sleep 303"
+        script = f"{wait}; rm ../orders; touch {tmp_path}/gone; sleep 303"
     with trio.fail_after(DEADLINE_S):
         async with laptop.up() as asks:
             async with mini.up():
@@ -564,6 +567,11 @@ async def test_a_stopped_supervisor_neither_holds_a_slot_nor_defeats_time_and_ca
                 task = (await asks.start(mini.node, ["sh", "-c", script], timeout_s=limit_s)).task
                 await until((tmp_path / "up").exists)
                 await until(lambda: asks.task(task.text_id).state == "running")
+                (tmp_path / "go").touch()
+                if way == "cancel, orders gone":
+                    await until((tmp_path / "gone").exists)
+                else:
+                    await until(lambda: any(stat_fields(pid)[:1] == [b"T"] for pid in marked(task)))
                 if "restart" not in way:
                     if way != "timeout":
                         await asks.cancel(task.key)
