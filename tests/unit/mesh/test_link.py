@@ -279,8 +279,10 @@ async def test_a_peer_that_went_silent_is_noticed(monkeypatch: pytest.MonkeyPatc
             while not (near.closed.is_set() and far.closed.is_set()):
                 clock.steady_s += 5
                 await trio.sleep(0.03)
-        assert "silent" in near.close_reason
-        assert "silent" in far.close_reason
+        # Both watch alike; the one that notices first ends the connection, which the other may see before its own tick.
+        reasons = {near.close_reason, far.close_reason}
+        assert any("silent" in reason for reason in reasons)
+        assert all("silent" in reason or reason == "the connection ended" for reason in reasons)
 
 
 async def swallow(message: bytes) -> None:
