@@ -108,7 +108,9 @@ def _migrate(connection: apsw.Connection, path: Path, schema: Sequence[str]) -> 
             connection.execute(script)
         connection.execute(f"PRAGMA user_version={len(schema)}")
     except BaseException:
-        connection.execute("ROLLBACK")
+        # A full or failing disk ends the transaction by itself; undoing it again would hide the reason.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 

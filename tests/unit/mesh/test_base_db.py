@@ -716,3 +716,11 @@ def test_a_whole_file_damaged_further_in_is_named_when_it_is_read(tmp_path: Path
     with pytest.raises(Damaged):
         read_lines(whole)
     whole.close()
+
+
+def test_a_migration_that_the_database_undid_by_itself_keeps_its_reason(tmp_path: Path) -> None:
+    """A full disk ends the transaction; a second undoing must not take the place of what went wrong."""
+    undone = "CREATE TABLE once (name TEXT PRIMARY KEY); INSERT INTO once VALUES ('x'); INSERT OR ROLLBACK INTO once VALUES ('x');"
+    with pytest.raises(apsw.ConstraintError):
+        Database(tmp_path / "new.db", (undone,))
+    Database(tmp_path / "new.db", SCHEMA).close()
