@@ -300,6 +300,7 @@ async def test_cancel_at_any_moment_ends_the_same_on_both_sides(tmp_path: Path, 
         expected = ("done", 0) if moment == "ended" else ("cancelled", 130)
         assert (over.state, over.exit_code) == expected
         assert commands(task) == []
+        await until(lambda: marked(task) == [])
         there = two.there(task)
         assert there is None or (there.state, there.exit_code) == expected
         await two.asks.cancel(task.key)
