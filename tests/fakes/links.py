@@ -98,10 +98,12 @@ async def open_port(
 
 
 @asynccontextmanager
-async def open_links(*, clock: Callable[[], Now] = read_clock) -> AsyncIterator[tuple[Link, Link]]:
-    """Link two machines; gives the dialling side's link and the accepting side's."""
+async def open_links(
+    *, clock: Callable[[], Now] = read_clock, far_clock: Callable[[], Now] | None = None
+) -> AsyncIterator[tuple[Link, Link]]:
+    """Link two machines; gives the dialling side's link and the accepting side's, which may have a clock of its own."""
     machines = Machines()
-    async with open_port(machines, clock=clock) as port, trio.open_nursery() as nursery:
+    async with open_port(machines, clock=far_clock or clock) as port, trio.open_nursery() as nursery:
         dial = partial(
             run_dial, [port.address], lambda: machines.initiator(machines.mini, machines.studio), clock=clock
         )

@@ -259,7 +259,7 @@ def test_strangers_see_no_name_and_little_traffic(tmp_path: Path) -> None:
         payloads = b"".join(bytes.fromhex(str(seen["payload"])) for seen in packets)
         assert instance.encode() in payloads
         assert b"v=1" in payloads
-        for name in (hostname, person, os.uname().nodename, "secret", "hivemesh-", "cpython"):
+        for name in (hostname, person, "secret", "hivemesh-", "cpython"):
             assert name.encode() not in payloads
         assert len(packets) < 5 * time_s
 
