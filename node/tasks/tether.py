@@ -26,6 +26,8 @@ ROOT = str(Path(__file__).resolve().parents[2])
 _CODE = "import sys; sys.path.append(sys.argv[1]); from node.tasks.supervisor import main; main()"
 EXIT_BYTES_MAX = 4_096
 NEWS_BYTES = 4_096
+ORDER_S = 5.0
+"""How long a supervisor that was just made may take to read what to run."""
 FIRST_FREE_FD = 16
 MARK = "HIVEMESH_TASK"
 """Stands in the environment of everything a task starts, and of its supervisor."""
@@ -230,7 +232,8 @@ async def launch(folder: Path, work: Work, inode: int = 0) -> Tether:
     Raises:
         OurFault: The process could not be made, or the folder is not as it was prepared.
 
-    If cancelled: the supervisor either got its whole order and runs, or reads a cut one and ends without running it.
+    If cancelled: no supervisor was made, or it got its whole order and runs. Only one that takes more than ORDER_S to
+    read it, or a node that is killed here, leaves a cut order; the supervisor then ends without running anything.
     """
     opened: list[int] = []
     try:
@@ -239,10 +242,12 @@ async def launch(folder: Path, work: Work, inode: int = 0) -> Tether:
         for fd in opened:
             os.close(fd)
         raise OurFault(f"no process could be made for the task: {error.strerror}") from error
-    async with trio.lowlevel.FdStream(writing) as order:
-        # One that died at once is told by the end of its news.
-        with suppress(trio.BrokenResourceError):
-            await order.send_all(_order(work))
+    # A node that stops in order lets the supervisor have the whole order first: the start is written down already.
+    with trio.move_on_after(ORDER_S, shield=True):
+        async with trio.lowlevel.FdStream(writing) as order:
+            # One that died at once is told by the end of its news.
+            with suppress(trio.BrokenResourceError):
+                await order.send_all(_order(work))
     return Tether(at, news, pid)
 
 

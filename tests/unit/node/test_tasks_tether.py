@@ -85,6 +85,23 @@ trio.run(main)
     assert (exit_.code, exit_.output_bytes) == (0, 5)
 
 
+async def test_a_node_that_stops_while_it_launches_lets_the_order_through(tmp_path: Path):
+    """The start is written down before; an order cut by an orderly stop would make the task lost."""
+    folder = tmp_path / "t"
+    prepare_folder(folder)
+    with trio.fail_after(DEADLINE_S):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            tether = await launch(folder, work(folder, "echo up; exit 4"))
+        while await tether.wait_news() is not None:
+            continue
+        await tether.aclose()
+        await tether.reap()
+    exit_ = read_exit(folder)
+    assert exit_ is not None
+    assert (exit_.code, exit_.output_bytes) == (4, 3)
+
+
 def test_a_folder_is_made_once(tmp_path: Path):
     prepare_folder(tmp_path / "t")
     assert (tmp_path / "t").stat().st_mode & 0o777 == 0o700
