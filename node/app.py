@@ -60,6 +60,7 @@ from node.verbs.access import Access
 from node.verbs.fleet import Fleet
 from node.verbs.hive import Hive
 from node.verbs.machines import Machines
+from node.verbs.pairing import PairingVerbs
 from node.verbs.runs import RunVerbs, busy
 from node.verbs.self import Itself
 from query.register import Register
@@ -273,12 +274,15 @@ async def open_node(
             _start_sessions(nursery, watcher, fleet, knowledge)
             nursery.start_soon(access.run_revocations)
             machines = Machines(
-                identity, replica, overlay, pairing, database, discovery, gatehouse.knows_tag, boot, started, VERSION, reach.addresses,
-                reach.listening, live.warnings, live.runs, busy(runs), read_clock, _dial_join,
+                identity, replica, overlay, database, discovery, gatehouse.knows_tag, boot, started, VERSION, reach.addresses,
+                reach.listening, live.warnings, live.runs, read_clock,
+            )  # fmt: skip
+            letting_in = PairingVerbs(
+                identity.mesh, replica, pairing, discovery, reach.addresses, busy(runs), read_clock, _dial_join,
                 partial(decide_move, Path(home.data_dir)), over.set,
             )  # fmt: skip
             itself = Itself(home, machines, watcher, partial(live.reload, overlay.speak), ending.set)
-            verbs = _verbs(machines, fleet, RunVerbs(replica, runs), knowledge, access, itself)
+            verbs = _verbs(machines, letting_in, fleet, RunVerbs(replica, runs), knowledge, access, itself)
             yield Inside(verbs, partial(_agents, watcher), partial(_facts, machines), over)
             overlay.close_nowait("this machine stops")
             nursery.cancel_scope.cancel()
@@ -343,15 +347,15 @@ def _facts(machines: Machines) -> dict[str, object]:
 
 
 def _verbs(
-    machines: Machines, fleet: Fleet, runs: RunVerbs, knowledge: Hive, access: Access, itself: Itself
+    machines: Machines, letting_in: PairingVerbs, fleet: Fleet, runs: RunVerbs, knowledge: Hive, access: Access, itself: Itself
 ) -> Mapping[str, VerbHandler]:
     return {
         "status": machines.status,
         "peers": machines.peers,
         "mesh.show": machines.mesh_show,
         "mesh.identity": machines.mesh_identity,
-        "invite": machines.invite,
-        "join": machines.join,
+        "invite": letting_in.invite,
+        "join": letting_in.join,
         "discover": machines.discover,
         "connect": machines.connect,
         "fleet": fleet.fleet,
