@@ -9,68 +9,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
 
 import trio
 
 from mesh import store
 from mesh.base.clock import Now
-from mesh.base.codec import encode
 from mesh.base.crypto import Entropy
 from mesh.base.db import Database
-from mesh.base.errors import MeshError, OurFault, Unreachable
+from mesh.base.errors import OurFault, Unreachable
 from mesh.base.names import NodeId, suffix
-from mesh.base.ports import Channel, Incoming, Member
-from mesh.dialer import ADDRESSES_MAX, Initiator, run_dial
+from mesh.base.ports import Channel, Incoming
+from mesh.dialling import Dialling, Initiators
 from mesh.exchange import Exchange
 from mesh.kinds import CERTIFICATE, EXPULSION, PRESENCE
 from mesh.link import Link
 from mesh.messages import MESSAGES
-from mesh.presence import LINK_AGE_S_MIN, LINKS_MAX, Presence, link_mark, period_s
 from mesh.reconcile import batches
 from mesh.replica import Replica
-from mesh.topology import ADDRESS_BACKOFF_S_MAX, LinkFacts, Schedule, dialable, newer_wins
+from mesh.speaking import Place, Speaking
+from mesh.topology import LinkFacts, newer_wins
 
 INCOMING_WAITING_MAX = 64
-DIALS_AT_ONCE_MAX = 8
-FULL_MESH_MAX = 12
-LOOK_S = 1.0
-"""How often the node looks whom to dial, when nothing wakes it earlier."""
-ADDRESS_BYTES_MAX = 80
-"""A longer address (the name of a host, told by hand) does not fit into a presence and is left out."""
-SIGHTED_MAX = 256
-"""Announcers on the LAN that are kept to be tried; one more makes the first one forgotten."""
-PRESENCE_BURST = 3
-PRESENCE_REFILL_S = 2.0
 
 log = logging.getLogger("hivemesh.overlay")
-
-
-class Initiators(Protocol):
-    """Makes the dialling side of handshakes; ``node.app`` supplies it."""
-
-    def __call__(self, expected: NodeId | None) -> Initiator:
-        """Make one, which accepts only the expected machine, or any member."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What this machine says of itself in its presence.
-
-    Attributes:
-        addresses: Where it can be dialled, at most four, ``host:port``.
-        loopback: Whether this node listens on loopback only; then other machines' loopback addresses are its own host's.
-        load: Tasks running here for others, and its slots.
-    """
-
-    name: Callable[[], str]
-    software: str
-    boot: bytes
-    addresses: Callable[[], tuple[str, ...]]
-    loopback: bool
-    load: Callable[[], tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -85,17 +46,6 @@ class Held:
     def address(self) -> str | None:
         """Where it was dialled; None where the peer dialled."""
         return self.link.remote if self.link.initiator else None
-
-
-@dataclass(slots=True)
-class _Wanted:
-    """A dial somebody waits for."""
-
-    addresses: Sequence[str]
-    expected: NodeId
-    over: trio.Event
-    link: Link | None = None
-    fault: MeshError | None = None
 
 
 class Overlay:
@@ -124,19 +74,14 @@ class Overlay:
         self._replica = replica
         self._me = replica.me.node
         self._database = database
-        self._place = place
-        self._initiators = initiators
         self._read_clock = read_clock
         self._entropy = entropy
         self.links = links
         self._routes: list[tuple[range, trio.MemorySendChannel[Incoming]]] = []
-        self._members = Schedule()
-        self._addresses = Schedule(backoff_s_max=ADDRESS_BACKOFF_S_MAX)
-        self._dialling: set[object] = set()
-        self._sighted: dict[str, tuple[str, ...]] = {}
-        self._look_now = trio.Event()
-        self._speak_now = trio.Event()
-        self._want, self._wanted = trio.open_memory_channel[_Wanted](0)
+        self._speaking = Speaking(replica, place, links.keys, self.draw)
+        self._dialling = Dialling(
+            replica, database, initiators, read_clock, self.draw, loopback=place.loopback, links=links, keep=self._keep
+        )
 
     # Ports -----------------------------------------------------------------------------------------------------
 
@@ -144,7 +89,7 @@ class Overlay:
         """Open a channel over the link to a machine; see ``mesh.base.ports.Channels``."""
         held = self.links.get(node)
         if held is None:
-            self.look_for(node)
+            self._dialling.look_for(node)
             raise Unreachable("there is no link to that machine now", hint="see `hivemesh peers`")
         await held.exchange.settled.wait()
         return await held.link.open_channel(purpose, request, bulk=bulk)
@@ -155,6 +100,26 @@ class Overlay:
         self._routes.append((purposes, send))
         return receive
 
+    def look_for(self, node: NodeId) -> None:
+        """Try a machine soon: somebody wants it now."""
+        self._dialling.look_for(node)
+
+    def sighted(self, instance: str, addresses: tuple[str, ...]) -> None:
+        """Note a machine of this mesh (as its tag claims) seen on the LAN; an empty tuple forgets it."""
+        self._dialling.sighted(instance, addresses)
+
+    async def connect(self, addresses: Sequence[str], expected: NodeId) -> Link:
+        """Dial addresses a person gave, now.
+
+        Raises:
+            Unreachable, Refused: None proved the expected key.
+        """
+        return await self._dialling.connect(addresses, expected)
+
+    def speak(self) -> None:
+        """Say soon what changed about this machine: its name, addresses or load."""
+        self._speaking.speak()
+
     # Life ------------------------------------------------------------------------------------------------------
 
     async def run(self, arrivals: trio.MemoryReceiveChannel[Link]) -> None:
@@ -164,12 +129,11 @@ class Overlay:
             arrivals: Links that others dialled, their handshake done.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_dialling, nursery)
+            nursery.start_soon(self._dialling.run)
+            nursery.start_soon(self._speaking.run)
             nursery.start_soon(self._run_pushes)
-            nursery.start_soon(self._run_presence)
             nursery.start_soon(self._run_expulsions)
             nursery.start_soon(self._replica.run_sweep)
-            nursery.start_soon(self._run_wanted, nursery)
             async for link in arrivals:
                 nursery.start_soon(self._keep, link)
 
@@ -197,8 +161,7 @@ class Overlay:
         finally:
             if self.links.get(peer) is fresh:
                 del self.links[peer]
-            ended = self._read_clock()
-            self._members.lived(peer, ended.steady_s - now.steady_s, ended.steady_s, self.draw())
+            self._dialling.lived(peer, self._read_clock().steady_s - now.steady_s)
             log.info("link to %s is down: %s", suffix(peer), link.close_reason)
             self._links_changed()
 
@@ -233,119 +196,13 @@ class Overlay:
                 await incoming.channel.aclose("nobody serves that here")
 
     def _links_changed(self) -> None:
-        self._speak_now.set()
-        self._look_now.set()
+        self._speaking.speak()
+        self._dialling.look()
         self._replica.wake({PRESENCE})
 
     def draw(self) -> float:
         """A number in [0, 1)."""
         return int.from_bytes(self._entropy(4), "big") / 2**32
-
-    # Dialling --------------------------------------------------------------------------------------------------
-
-    def look_for(self, node: NodeId) -> None:
-        """Try a machine soon: somebody wants it now."""
-        self._members.sighted(node, self._read_clock().steady_s)
-        self._look_now.set()
-
-    def sighted(self, instance: str, addresses: tuple[str, ...]) -> None:
-        """Note a machine of this mesh (as its tag claims) seen on the LAN; an empty tuple forgets it."""
-        if addresses:
-            if instance not in self._sighted and len(self._sighted) >= SIGHTED_MAX:
-                del self._sighted[next(iter(self._sighted))]
-            self._sighted[instance] = addresses
-            self._addresses.sighted(addresses, self._read_clock().steady_s)
-            self._look_now.set()
-        else:
-            self._sighted.pop(instance, None)
-
-    async def connect(self, addresses: Sequence[str], expected: NodeId) -> Link:
-        """Dial addresses a person gave, now.
-
-        Raises:
-            Unreachable, Refused: None proved the expected key.
-        """
-        wanted = _Wanted(addresses, expected, trio.Event())
-        await self._want.send(wanted)
-        await wanted.over.wait()
-        if wanted.fault is not None:
-            raise wanted.fault
-        assert wanted.link is not None
-        return wanted.link
-
-    async def _run_wanted(self, nursery: trio.Nursery) -> None:
-        async for wanted in self._wanted:
-            nursery.start_soon(self._connect, nursery, wanted)
-
-    async def _connect(self, nursery: trio.Nursery, wanted: _Wanted) -> None:
-        try:
-            wanted.link = await self._dial(nursery, wanted.addresses, wanted.expected)
-        except MeshError as fault:
-            wanted.fault = fault
-        else:
-            nursery.start_soon(self._keep, wanted.link)
-        finally:
-            wanted.over.set()
-
-    async def _dial(self, nursery: trio.Nursery, addresses: Sequence[str], expected: NodeId | None) -> Link:
-        link: Link = await nursery.start(
-            partial(run_dial, addresses, lambda: self._initiators(expected), clock=self._read_clock)
-        )
-        return link
-
-    async def _run_dialling(self, nursery: trio.Nursery) -> None:
-        while True:
-            self._look_now = trio.Event()
-            now_s = self._read_clock().steady_s
-            for what, addresses, expected in self._candidates(now_s):
-                if len(self._dialling) >= DIALS_AT_ONCE_MAX:
-                    break
-                self._dialling.add(what)
-                nursery.start_soon(self._try, nursery, what, addresses, expected)
-            with trio.move_on_after(LOOK_S):
-                await self._look_now.wait()
-
-    def _candidates(self, now_s: float) -> list[tuple[object, tuple[str, ...], NodeId | None]]:
-        """Whom to dial now: members without a link whose addresses are known, then sightings nobody has proved."""
-        found: list[tuple[object, tuple[str, ...], NodeId | None]] = []
-        others = [m for m in self._replica.members() if m.state not in ("expelled", "expired")]
-        if len(self.links) < FULL_MESH_MAX:
-            for member in others:
-                addresses = self._addresses_of(member)
-                free = member.node not in self.links and member.node not in self._dialling
-                if free and addresses and self._members.may_dial(member.node, now_s):
-                    found.append((member.node, addresses, member.node))
-        proved = {held.address for held in self.links.values()} | {
-            address for member in others if member.linked for address in member.addresses
-        }
-        for addresses in self._sighted.values():
-            fresh = addresses not in self._dialling and self._addresses.may_dial(addresses, now_s)
-            if fresh and proved.isdisjoint(addresses):
-                found.append((addresses, addresses, None))
-        return found
-
-    def _addresses_of(self, member: Member) -> tuple[str, ...]:
-        proved = store.addresses(self._database.reader, member.node)
-        stated = [a for a in member.addresses if dialable(a, loopback=self._place.loopback)]
-        return tuple(dict.fromkeys((*proved[:2], *stated, *proved[2:])))[:ADDRESSES_MAX]
-
-    async def _try(
-        self, nursery: trio.Nursery, what: object, addresses: tuple[str, ...], expected: NodeId | None
-    ) -> None:
-        schedule = self._addresses if expected is None else self._members
-        try:
-            link = await self._dial(nursery, addresses, expected)
-        except MeshError as error:
-            log.debug("dialling %s failed: %s", ", ".join(addresses), error.message)
-            schedule.failed(what, self._read_clock().steady_s, self.draw())
-        else:
-            if expected is None:
-                schedule.failed(what, self._read_clock().steady_s, self.draw())
-            nursery.start_soon(self._keep, link)
-        finally:
-            self._dialling.discard(what)
-
-    # Speaking --------------------------------------------------------------------------------------------------
 
     async def _run_pushes(self) -> None:
         async for push in self._replica.pushed:
@@ -359,43 +216,6 @@ class Overlay:
                         log.debug("a push to %s was skipped", suffix(peer))
                         break
 
-    async def _run_presence(self) -> None:
-        tokens, filled_at = float(PRESENCE_BURST), trio.current_time()
-        while True:
-            self._speak_now = trio.Event()
-            tokens = min(PRESENCE_BURST, tokens + (trio.current_time() - filled_at) / PRESENCE_REFILL_S)
-            filled_at = trio.current_time()
-            if tokens < 1:
-                await trio.sleep((1 - tokens) * PRESENCE_REFILL_S)
-                tokens, filled_at = 1.0, trio.current_time()
-            tokens -= 1
-            members = len(self._replica.members_now.certificates)
-            try:
-                await self._replica.publish(PRESENCE, b"", encode(self._presence(members)))
-            except OurFault as fault:
-                log.error("presence was not published: %s", fault.message)
-            with trio.move_on_after(period_s(members) * (0.9 + 0.1 * self.draw())):
-                await self._speak_now.wait()
-                await trio.sleep(LINK_AGE_S_MIN / 4)
-
-    def speak(self) -> None:
-        """Say soon what changed about this machine: its name, addresses or load."""
-        self._speak_now.set()
-
-    def _presence(self, members: int) -> Presence:
-        running, slots = self._place.load()
-        marks = tuple(link_mark(self._me, peer) for peer in sorted(self.links))[:LINKS_MAX]
-        return Presence(
-            self._place.boot,
-            period_s(members),
-            self._place.name(),
-            self._place.software,
-            tuple(a for a in self._place.addresses() if len(a.encode()) <= ADDRESS_BYTES_MAX)[:4],
-            marks,
-            running,
-            slots,
-        )
-
     async def _run_expulsions(self) -> None:
         """Close the link of a machine that is expelled, within one wake of knowing."""
         async for _ in self._replica.changes({CERTIFICATE, EXPULSION}):
@@ -404,4 +224,4 @@ class Overlay:
                 member = self._replica.member(peer)
                 if member is not None and member.state in ("expelled", "expired"):
                     held.link.close_nowait(member.state)
-            self._look_now.set()
+            self._dialling.look()

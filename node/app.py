@@ -33,10 +33,11 @@ from mesh.discovery import Discovery, open_discovery
 from mesh.identity import FLEET, Identity, decide_move, finish_move, founding, is_fresh, read_identity
 from mesh.link import Link
 from mesh.listener import Doors, open_listeners, run_listener
-from mesh.overlay import Held, Overlay, Place
+from mesh.overlay import Held, Overlay
 from mesh.pairing import Pairing, Pipe
 from mesh.replica import Replica
 from mesh.sealing import FleetSealer
+from mesh.speaking import Place
 from node import VERSION
 from node.addresses import Endpoint
 from node.callers import Guard, ProcessKey, read_chain

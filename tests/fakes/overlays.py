@@ -21,10 +21,11 @@ from mesh.identity import FLEET, Belongings, Identity, decide_move, finish_move,
 from mesh.kinds import Role
 from mesh.link import Link
 from mesh.listener import Doors, open_listeners, run_listener
-from mesh.overlay import Held, Overlay, Place
+from mesh.overlay import Held, Overlay
 from mesh.pairing import Pairing, join_over
 from mesh.replica import Replica
 from mesh.sealing import FleetSealer
+from mesh.speaking import Place
 from node.gatehouse import Gatehouse
 
 DEADLINE_S = 20

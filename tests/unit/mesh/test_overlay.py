@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import trio
 
-from mesh import overlay as room
 from mesh.base.clock import version_ms
 from mesh.base.codec import encode
 from mesh.base.errors import MeshError, OurFault, Refused, Unreachable
-from mesh.kinds import CERTIFICATE, EXPULSION, LESSON, PRESENCE, Role
+from mesh.kinds import CERTIFICATE, EXPULSION, LESSON, Role
 from mesh.members import Expulsion
-from mesh.presence import PERIOD_S_MIN
 from tests.fakes.overlays import Clock, Machine, founder, open_machine, open_two, until
 
 PURPOSES = range(64, 72)
@@ -121,44 +118,6 @@ async def test_connect_says_why_it_fails_and_an_address_proves_nothing(tmp_path:
         assert not stranger.overlay.links
 
 
-async def test_a_sighting_leads_to_a_member_and_a_lie_is_tried_less_and_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async with open_machine(tmp_path / "one", founder()) as one:
-        goods = await one.invited("two")
-        unlisted = goods.__class__(goods.keys, goods.genesis, goods.records, goods.gates, goods.fleet_key)
-        async with open_machine(tmp_path / "two", unlisted, addresses=()) as two:
-            assert not two.overlay.links
-            two.overlay.sighted("an-instance", (one.address,))
-            await until(lambda: two.linked(one))
-            tries = 0
-            listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
-            address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
-
-            async def count() -> None:
-                nonlocal tries
-                while True:
-                    stream = await listener.accept()
-                    tries += 1
-                    await stream.aclose()
-
-            async with trio.open_nursery() as nursery, listener:
-                nursery.start_soon(count)
-                for _ in range(20):
-                    one.overlay.sighted("a-liar", (address,))
-                    await trio.sleep(0.05)
-                await until(lambda: tries >= 1)
-                nursery.cancel_scope.cancel()
-            assert tries <= 6
-            one.overlay.sighted("a-liar", ())
-            assert one.linked(two)
-
-
-async def test_a_crowd_of_sightings_is_bounded(tmp_path: Path):
-    async with open_machine(tmp_path / "one", founder()) as one:
-        for number in range(2 * room.SIGHTED_MAX):
-            one.overlay.sighted(f"liar-{number}", ("127.0.0.1:1",))
-        assert len(one.overlay._sighted) == room.SIGHTED_MAX
-
-
 async def test_an_expelled_machine_loses_its_link_and_gets_none_back(tmp_path: Path):
     """O-P10 as far as the mesh goes: closed within a moment of knowing, on both sides, and the redial is refused."""
     async with open_two(tmp_path) as (one, two):
@@ -188,28 +147,6 @@ async def test_news_of_another_certificate_leave_a_fresh_members_link_alone(tmp_
         with trio.move_on_after(0.3):
             await link.closed.wait()
         assert not link.closed.is_set()
-
-
-async def test_what_this_machine_says_of_itself_reaches_the_others_also_its_name(tmp_path: Path):
-    async with open_machine(tmp_path / "one", founder(), name="renamed") as one:
-        goods = await one.invited("two")
-        async with open_machine(tmp_path / "two", goods) as two:
-            await until(lambda: two.linked(one))
-            await until(lambda: two.replica.member(one.id).name == "renamed")  # type: ignore[union-attr]
-            assert one.replica.me.name == "renamed"
-            member = two.replica.member(one.id)
-            assert member is not None
-            assert (member.addresses, member.version) == ((one.address,), "test 1")
-
-
-@pytest.mark.parametrize("addresses", [("x" * 200 + ".example:9847",), tuple(f"10.0.0.{n}:1" for n in range(9))], ids=["long", "many"])
-async def test_addresses_that_do_not_fit_are_left_out_and_nothing_else_suffers(tmp_path: Path, addresses: tuple[str, ...]):
-    async with open_machine(tmp_path / "one", founder(), addresses=addresses) as one:
-        goods = await one.invited("two")
-        async with open_machine(tmp_path / "two", goods) as two:
-            await until(lambda: one.linked(two) and two.replica.boot_of(one.id) is not None)
-            await learn(one, b"still here")
-            await until(lambda: lessons(two) == {b"still here"})
 
 
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.WORKER])
@@ -317,29 +254,6 @@ async def test_the_goodbye_says_why(tmp_path: Path):
         await until(link.closed.is_set)
         assert "this machine stops" in link.close_reason
         await until(lambda: not two.overlay.links)
-
-
-async def test_presence_is_said_again_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The period is what a peer reckons with; nothing else keeps a machine live through a relay of others."""
-    monkeypatch.setattr(room, "period_s", lambda members: 0.2)
-    assert PERIOD_S_MIN >= 1
-    monkeypatch.setattr(room, "PRESENCE_REFILL_S", 0.05)
-    async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(open_machine(tmp_path / "one", founder()))
-        versions: set[int] = set()
-
-        def look() -> bool:
-            versions.update(entry.version for entry in one.replica.entries(PRESENCE))
-            return len(versions) >= 3
-
-        monkeypatch.setattr(one.overlay, "_presence", lambda members: _presence_of(one))
-        await until(look, 10)
-
-
-def _presence_of(machine: Machine):
-    from mesh.presence import Presence
-
-    return Presence(bytes(8), 30, "one", "test 1", (), (), 0, 1)
 
 
 async def test_what_was_written_is_passed_on_although_its_command_was_cancelled(tmp_path: Path):

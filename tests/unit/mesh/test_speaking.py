@@ -1,0 +1,56 @@
+"""What a machine says of itself, and when, over real links."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from mesh import speaking as room
+from mesh.kinds import PRESENCE
+from mesh.presence import PERIOD_S_MIN, Presence
+from tests.fakes.overlays import Machine, founder, open_machine, until
+
+
+async def test_what_this_machine_says_of_itself_reaches_the_others_also_its_name(tmp_path: Path):
+    async with open_machine(tmp_path / "one", founder(), name="renamed") as one:
+        goods = await one.invited("two")
+        async with open_machine(tmp_path / "two", goods) as two:
+            await until(lambda: two.linked(one))
+            await until(lambda: two.replica.member(one.id).name == "renamed")  # type: ignore[union-attr]
+            assert one.replica.me.name == "renamed"
+            member = two.replica.member(one.id)
+            assert member is not None
+            assert (member.addresses, member.version) == ((one.address,), "test 1")
+
+
+@pytest.mark.parametrize("addresses", [("x" * 200 + ".example:9847",), tuple(f"10.0.0.{n}:1" for n in range(9))], ids=["long", "many"])
+async def test_addresses_that_do_not_fit_are_left_out_and_nothing_else_suffers(tmp_path: Path, addresses: tuple[str, ...]):
+    async with open_machine(tmp_path / "one", founder(), addresses=addresses) as one:
+        goods = await one.invited("two")
+        async with open_machine(tmp_path / "two", goods) as two:
+            await until(lambda: one.linked(two) and two.replica.boot_of(one.id) is not None)
+            one.overlay.speak()
+            assert one.linked(two)
+
+
+async def test_presence_is_said_again_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The period is what a peer reckons with; nothing else keeps a machine live through a relay of others."""
+    monkeypatch.setattr(room, "period_s", lambda members: 0.2)
+    assert PERIOD_S_MIN >= 1
+    monkeypatch.setattr(room, "PRESENCE_REFILL_S", 0.05)
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(open_machine(tmp_path / "one", founder()))
+        versions: set[int] = set()
+
+        def look() -> bool:
+            versions.update(entry.version for entry in one.replica.entries(PRESENCE))
+            return len(versions) >= 3
+
+        monkeypatch.setattr(one.overlay._speaking, "_presence", lambda members: _presence_of(one))
+        await until(look, 10)
+
+
+def _presence_of(machine: Machine):
+    return Presence(bytes(8), 30, "one", "test 1", (), (), 0, 1)
