@@ -35,7 +35,7 @@ from mesh.base.crypto import (
 )
 from mesh.base.errors import PeerFault, Refused
 from mesh.base.names import MeshId, NodeId
-from mesh.members import Certified
+from mesh.certificates import Certified
 
 VERSION = 1
 VERSION_MIN = 1

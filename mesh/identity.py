@@ -25,9 +25,10 @@ from mesh.base.crypto import KEY_BYTES, Entropy, SigningKey
 from mesh.base.db import Connection, Database
 from mesh.base.errors import Damaged, OurFault, Refused
 from mesh.base.names import MeshId, NodeId, node_id
+from mesh.certificates import EpochBody, Genesis, found, mesh_id
 from mesh.handshake import gate_commitment
 from mesh.kinds import CERTIFICATE, EPOCH, Lane
-from mesh.members import EpochBody, Genesis, Members, found, mesh_id
+from mesh.members import Members
 from mesh.records import Record, make
 
 GENESIS_FACT = "genesis"

@@ -32,19 +32,11 @@ from mesh.base.crypto import (
 )
 from mesh.base.errors import PeerFault
 from mesh.base.names import MeshId, clean_name, node_id, owner_id
+from mesh.certificates import CertificateBody, Certified, EpochBody, Genesis, issue, mesh_id, sign_owner
 from mesh.handshake import gate_commitment
 from mesh.invites import VERSION, BadInvite, InviteBody, Key32, Name, OpenInvite, Signature
 from mesh.kinds import CERTIFICATE, EPOCH, EXPULSION, POLICY, Role
-from mesh.members import (
-    CertificateBody,
-    Certified,
-    EpochBody,
-    Genesis,
-    Members,
-    issue,
-    mesh_id,
-    sign_owner,
-)
+from mesh.members import Members
 from mesh.records import RECORD_BYTES_MAX, Record, Verdict, admit, parse_untrusted
 from mesh.schemas import BODIES
 

@@ -18,6 +18,7 @@ from mesh.base.crypto import Entropy, SigningKey
 from mesh.base.db import Connection, Database
 from mesh.base.errors import Refused, Unreachable
 from mesh.base.names import NodeId, base32, node_id, suffix
+from mesh.certificates import LIFE_S, Certified
 from mesh.identity import FLEET, GATE, Belongings, Identity
 from mesh.invites import ADDRESSES_MAX, BadInvite, InviteBody, write_link
 from mesh.joining import (
@@ -30,7 +31,6 @@ from mesh.joining import (
     invite_of_untrusted,
 )
 from mesh.kinds import CERTIFICATE, EPOCH, EXPULSION, POLICY, Lane, Role
-from mesh.members import LIFE_S, Certified
 from mesh.replica import Replica
 
 STEP_TIMEOUT_S = 15.0

@@ -21,9 +21,10 @@ from mesh.base.db import Connection, Database
 from mesh.base.errors import OurFault, Refused
 from mesh.base.names import NodeId, OwnerId, clean_name
 from mesh.base.ports import Entry, Member
+from mesh.certificates import Certified, Genesis
 from mesh.identity import Identity
 from mesh.kinds import CERTIFICATE, EXPULSION, PRESENCE, Lane, Role, role_names, rule_of
-from mesh.members import Certified, Genesis, Members
+from mesh.members import Members
 from mesh.presence import Heard
 from mesh.records import Record, Verdict, admit, judge_rights, make, parse_untrusted
 from mesh.schemas import BODIES

@@ -13,7 +13,14 @@ from mesh import kinds
 from mesh.base.codec import Malformed, Range, Size, decode_untrusted
 from mesh.base.crypto import SEAL_OVERHEAD_BYTES
 from mesh.base.names import NodeId, node_id
-from mesh.members import CertificateBody, EpochBody, Expulsion, PolicyBody, RotationBody, SignedCertificate
+from mesh.certificates import (
+    CertificateBody,
+    EpochBody,
+    Expulsion,
+    PolicyBody,
+    RotationBody,
+    SignedCertificate,
+)
 from mesh.presence import Presence
 from mesh.records import BodyCheck
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from mesh.base.codec import Malformed, decode_untrusted, encode
 from mesh.base.db import Connection
 from mesh.base.names import NodeId
+from mesh.certificates import certificate_body_untrusted
 from mesh.invites import InviteBody, OpenInvite
 from mesh.kinds import CERTIFICATE, SKEW_MS, Lane, rule_of
-from mesh.members import certificate_body_untrusted
 from mesh.records import Record, expires_ms, parse_untrusted, quota_group
 
 SCHEMA = (

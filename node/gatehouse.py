@@ -8,9 +8,9 @@ from mesh import store
 from mesh.base.clock import Now, read_clock
 from mesh.base.db import Database
 from mesh.base.names import NodeId, base32
+from mesh.certificates import Certified
 from mesh.handshake import Credentials, HelloCache, Initiator, Responder, discovery_tag
 from mesh.identity import GATE, Identity
-from mesh.members import Certified
 from mesh.replica import Replica
 
 HOUR_MS = 3_600_000

@@ -11,11 +11,11 @@ import trio
 from mesh.base.clock import Now, parse_duration_s, rfc3339
 from mesh.base.errors import MeshError, Refused, Unreachable, Usage
 from mesh.base.names import MeshId, base32, clean_name
+from mesh.certificates import Certified
 from mesh.discovery import Discovery
 from mesh.identity import Belongings
 from mesh.invites import TTL_S_MAX, USES_MAX, BadInvite, InviteBody, read_link_untrusted
 from mesh.kinds import Role, role_names, roles_named
-from mesh.members import Certified
 from mesh.pairing import Pairing, Pipe, Unfinished, join_over
 from mesh.replica import Replica
 from node.addresses import Endpoint

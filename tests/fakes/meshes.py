@@ -9,9 +9,10 @@ from mesh.base.clock import Now
 from mesh.base.codec import decode_untrusted, encode
 from mesh.base.crypto import SigningKey
 from mesh.base.names import NodeId, node_id
+from mesh.certificates import CertificateBody, Expulsion, Genesis, found, issue, mesh_id, sign_owner
 from mesh.handshake import Credentials
 from mesh.kinds import CERTIFICATE, EXPULSION, Role
-from mesh.members import CertificateBody, Expulsion, Genesis, Members, found, issue, mesh_id, sign_owner
+from mesh.members import Members
 from mesh.records import Record, Verdict, admit, make
 from mesh.schemas import BODIES
 

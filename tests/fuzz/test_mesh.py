@@ -20,12 +20,12 @@ from mesh import kinds, presence
 from mesh.base.codec import Malformed, decode_untrusted, encode, load_untrusted
 from mesh.base.errors import PeerFault, Refused
 from mesh.base.names import NodeId
+from mesh.certificates import SignedCertificate, certificate_body_untrusted
 from mesh.handshake import HelloCache, Initiator, Responder
 from mesh.identity import founding
 from mesh.invites import InviteBody, OpenInvite, read_link_untrusted, write_link
 from mesh.joining import Issuer, Joiner, JoinGrant, invite_of_untrusted
 from mesh.kinds import Role
-from mesh.members import SignedCertificate, certificate_body_untrusted
 from mesh.messages import MESSAGE_BYTES_MAX, MESSAGES, Ids
 from mesh.presence import Presence
 from mesh.records import Record, Verdict, parse_untrusted

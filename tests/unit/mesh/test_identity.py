@@ -23,6 +23,7 @@ from mesh.base.crypto import SigningKey
 from mesh.base.db import Database
 from mesh.base.errors import Damaged, MeshError, OurFault, Refused
 from mesh.base.names import node_id, owner_id
+from mesh.certificates import CertificateBody, EpochBody, Genesis, issue, mesh_id, sign_owner
 from mesh.handshake import gate_commitment
 from mesh.identity import (
     FLEET,
@@ -38,7 +39,7 @@ from mesh.identity import (
     write_key,
 )
 from mesh.kinds import EPOCH, Lane
-from mesh.members import CertificateBody, EpochBody, Genesis, Members, issue, mesh_id, sign_owner
+from mesh.members import Members
 from mesh.records import make
 from tests.fakes.meshes import NOW, Drawn
 

@@ -13,11 +13,12 @@ from mesh.base.codec import decode_untrusted, encode
 from mesh.base.crypto import SigningKey
 from mesh.base.errors import MeshError, PeerFault
 from mesh.base.names import node_id
+from mesh.certificates import Genesis, mesh_id
 from mesh.identity import founding
 from mesh.invites import BadInvite, InviteBody, OpenInvite, read_link_untrusted, write_link
 from mesh.joining import Issuer, Joiner
 from mesh.kinds import CERTIFICATE, Role
-from mesh.members import Genesis, Members, mesh_id
+from mesh.members import Members
 from mesh.records import make
 
 NOW = Now(1_800_000_000_000, 5.0)

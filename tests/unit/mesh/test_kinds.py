@@ -10,8 +10,9 @@ from mesh import kinds
 from mesh.base.codec import encode
 from mesh.base.crypto import Context
 from mesh.base.names import NodeId
+from mesh.certificates import EpochBody, Expulsion, PolicyBody, RotationBody
 from mesh.kinds import DAY_MS, KINDS, Lane, Role, Subject, may_author, role_names, roles_named, rule_of
-from mesh.members import EpochBody, Expulsion, Members, PolicyBody, RotationBody
+from mesh.members import Members
 from mesh.presence import Presence
 from mesh.records import Author, Verdict, admit, make
 from mesh.schemas import BODIES, AboutBody, SealedBody

@@ -15,19 +15,18 @@ from mesh.base.codec import Malformed, decode_untrusted, encode
 from mesh.base.crypto import Context, content_id, verify
 from mesh.base.errors import PeerFault, Refused
 from mesh.base.names import NodeId, node_id, owner_id
-from mesh.kinds import CERTIFICATE, EXPULSION, Role
-from mesh.members import (
-    CLOCK_SKEW_S,
+from mesh.certificates import (
     CertificateBody,
     Expulsion,
     Genesis,
-    Members,
     SignedCertificate,
     found,
     issue,
     mesh_id,
     sign_owner,
 )
+from mesh.kinds import CERTIFICATE, EXPULSION, Role
+from mesh.members import CLOCK_SKEW_S, Members
 from mesh.records import Record, Verdict, make
 from tests.fakes.meshes import NOW_S, WORKING, Drawn, Machine, Mesh
 

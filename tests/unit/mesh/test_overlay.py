@@ -10,8 +10,8 @@ import trio
 from mesh.base.clock import version_ms
 from mesh.base.codec import encode
 from mesh.base.errors import MeshError, OurFault, Refused, Unreachable
+from mesh.certificates import Expulsion
 from mesh.kinds import CERTIFICATE, EXPULSION, LESSON, Role
-from mesh.members import Expulsion
 from tests.fakes.overlays import Clock, Machine, founder, open_machine, open_two, until
 
 PURPOSES = range(64, 72)

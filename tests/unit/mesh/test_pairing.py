@@ -20,11 +20,12 @@ from mesh.base.crypto import Context, SigningKey
 from mesh.base.db import Database
 from mesh.base.errors import MeshError, PeerFault, Refused, Unreachable
 from mesh.base.names import node_id, owner_id
+from mesh.certificates import Certified, Genesis, certificate_body_untrusted, issue, mesh_id, sign_owner
 from mesh.identity import Belongings, Identity, decide_move, finish_move, founding, read_identity
 from mesh.invites import BadInvite, InviteBody, OpenInvite, read_link_untrusted
 from mesh.joining import Issuer, Joined, Joiner, JoinOffer, JoinRequest
 from mesh.kinds import CERTIFICATE, Lane, Role
-from mesh.members import Certified, Genesis, Members, certificate_body_untrusted, issue, mesh_id, sign_owner
+from mesh.members import Members
 from mesh.pairing import Pairing, join_over
 from mesh.records import Record
 from mesh.replica import Replica

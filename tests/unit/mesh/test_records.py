@@ -16,8 +16,8 @@ from mesh.base.clock import FUTURE_MS_MAX, VERSION_MAX
 from mesh.base.codec import Malformed, encode
 from mesh.base.crypto import Context, content_id
 from mesh.base.names import NodeId, node_id
+from mesh.certificates import Expulsion, RotationBody
 from mesh.kinds import DAY_MS, SKEW_MS, Subject, rule_of
-from mesh.members import Expulsion, RotationBody
 from mesh.records import (
     RECORD_BYTES_MAX,
     Record,

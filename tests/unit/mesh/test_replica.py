@@ -20,9 +20,9 @@ from mesh.base.codec import encode
 from mesh.base.db import Connection, Database, StorageFull
 from mesh.base.errors import Refused
 from mesh.base.names import NodeId, node_id
+from mesh.certificates import Expulsion
 from mesh.identity import Identity
 from mesh.kinds import DAY_MS, Lane, Role
-from mesh.members import Expulsion
 from mesh.messages import Digests, Ids, Want
 from mesh.presence import Presence, link_mark
 from mesh.reconcile import Message, Reconciler, batches

@@ -11,8 +11,7 @@ from mesh import kinds
 from mesh.base.codec import Malformed, encode
 from mesh.base.crypto import SEAL_OVERHEAD_BYTES
 from mesh.base.names import node_id
-from mesh.kinds import KINDS, Role, rule_of
-from mesh.members import (
+from mesh.certificates import (
     CertificateBody,
     EpochBody,
     Expulsion,
@@ -21,6 +20,7 @@ from mesh.members import (
     SignedCertificate,
     issue,
 )
+from mesh.kinds import KINDS, Role, rule_of
 from mesh.presence import LINKS_MAX, Presence
 from mesh.schemas import ABOUT_BYTES_MAX, BODIES, SEALED_PLAIN_BYTES_MAX, AboutBody, SealedBody
 from tests.fakes.meshes import Mesh

@@ -17,9 +17,9 @@ from mesh.base.clock import FUTURE_MS_MAX
 from mesh.base.codec import encode
 from mesh.base.db import Connection, Database
 from mesh.base.names import NodeId, node_id
+from mesh.certificates import Expulsion
 from mesh.invites import InviteBody
 from mesh.kinds import DAY_MS, KINDS, SKEW_MS, Lane, Role, rule_of
-from mesh.members import Expulsion
 from mesh.records import Record, expires_ms, join, make
 from mesh.schemas import AboutBody, SealedBody
 from tests.fakes.meshes import NOW, NOW_S, Mesh

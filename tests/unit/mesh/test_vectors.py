@@ -30,12 +30,12 @@ from mesh.base.crypto import (
     verify,
 )
 from mesh.base.names import MeshId, NodeId, fingerprint_text, node_id, owner_id, suffix
+from mesh.certificates import Expulsion, PolicyBody, RotationBody, found, mesh_id
 from mesh.handshake import HelloCache, Initiator, Responder, discovery_tag, gate_commitment
 from mesh.identity import founding
 from mesh.invites import InviteBody, OpenInvite, read_link_untrusted, write_link
 from mesh.joining import Issuer, Joiner
 from mesh.kinds import KINDS, Role
-from mesh.members import Expulsion, PolicyBody, RotationBody, found, mesh_id
 from mesh.messages import MESSAGE_BYTES_MAX, MESSAGES, Digests, Ids, Records, Want
 from mesh.presence import Presence, link_mark
 from mesh.reconcile import lane_digest

@@ -10,8 +10,8 @@ from mesh.base.clock import Now, read_clock
 from mesh.base.codec import encode
 from mesh.base.errors import MeshError
 from mesh.base.names import NodeId
+from mesh.certificates import Expulsion
 from mesh.kinds import EXPULSION
-from mesh.members import Expulsion
 from node import gatehouse as room
 from node.gatehouse import HOUR_MS, Gatehouse
 from tests.fakes.overlays import Machine, founder, open_machine, open_two
