@@ -67,7 +67,7 @@ class Proof:
 
     Attributes:
         chain: Its certificate, and its issuer's.
-        boot: Random per start of the node.
+        boot: When the node started, and a few random bits; see ``mesh.copies``.
         counter: Rises with every handshake of one boot; two copies of one key cannot both keep it rising.
         signature: Over the transcript, the boot and the counter.
     """
@@ -76,6 +76,33 @@ class Proof:
     boot: Annotated[bytes, Size(8, 8)]
     counter: Annotated[int, Range(0, 1 << 62)]
     signature: Annotated[bytes, Size(64, 64)]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What a machine signed of itself in one handshake; whoever knows its key can check it, also later and elsewhere.
+
+    Attributes:
+        initiator: Whether it dialled.
+        transcript: Hash of the handshake up to its proof.
+        boot: From its proof, like the rest.
+    """
+
+    initiator: bool
+    transcript: Annotated[bytes, Size(32, 32)]
+    boot: Annotated[bytes, Size(8, 8)]
+    counter: Annotated[int, Range(0, 1 << 62)]
+    signature: Annotated[bytes, Size(64, 64)]
+
+    def is_signed_by(self, public_key: bytes, mesh: MeshId) -> bool:
+        """Whether a key made this statement in a mesh."""
+        context = Context.LINK_INITIATOR if self.initiator else Context.LINK_RESPONDER
+        return verify(public_key, context, mesh, _stated(self.transcript, self.boot, self.counter), self.signature)
+
+
+def _stated(transcript: bytes, boot: bytes, counter: int) -> bytes:
+    """The bytes a side signs."""
+    return transcript + boot + counter.to_bytes(8, "big")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +131,7 @@ class Session:
         send_key: This side's direction; 32 bytes.
         receive_key: The peer's direction; 32 bytes.
         salt: 16 bytes both sides know and nobody chose.
+        statement: What the peer signed of itself, to be kept.
     """
 
     peer: NodeId
@@ -111,6 +139,7 @@ class Session:
     peer_certificate: bytes
     peer_boot: bytes
     peer_counter: int
+    statement: Statement
     send_key: bytes
     receive_key: bytes
     salt: bytes
@@ -118,24 +147,25 @@ class Session:
 
 
 def _proof(credentials: Credentials, context: Context, transcript: bytes) -> bytes:
-    signed = transcript + credentials.boot + credentials.counter.to_bytes(8, "big")
+    signed = _stated(transcript, credentials.boot, credentials.counter)
     signature = credentials.key.sign(context, credentials.mesh, signed)
     return encode(Proof(credentials.chain, credentials.boot, credentials.counter, signature))
 
 
 def _check_proof_untrusted(
     data: bytes, credentials: Credentials, context: Context, transcript: bytes
-) -> tuple[Proof, Certified]:
+) -> tuple[Statement, Certified]:
     proof = decode_untrusted(Proof, data, bytes_max=PROOF_BYTES_MAX)
     certified = credentials.check(proof.chain)
-    signed = transcript + proof.boot + proof.counter.to_bytes(8, "big")
-    if not verify(certified.public_key, context, credentials.mesh, signed, proof.signature):
+    initiator = context is Context.LINK_INITIATOR
+    statement = Statement(initiator, transcript, proof.boot, proof.counter, proof.signature)
+    if not statement.is_signed_by(certified.public_key, credentials.mesh):
         raise PeerFault("the peer does not hold the key of its certificate", peer=certified.name)
-    return proof, certified
+    return statement, certified
 
 
 def _session(
-    root: bytes, transcript: bytes, proof: Proof, certified: Certified, *, initiator: bool, version: int
+    root: bytes, transcript: bytes, statement: Statement, certified: Certified, *, initiator: bool, version: int
 ) -> Session:
     forth, back = derive(root, "initiator to responder", transcript), derive(root, "responder to initiator", transcript)
     salt = derive(root, "salt", transcript)[:16]
@@ -143,8 +173,9 @@ def _session(
         certified.node,
         certified.public_key,
         certified.wire,
-        proof.boot,
-        proof.counter,
+        statement.boot,
+        statement.counter,
+        statement,
         forth if initiator else back,
         back if initiator else forth,
         salt,
@@ -194,14 +225,14 @@ class Initiator:
         first = digest(self.hello, head)
         root = digest(exchange(self._secret, head[3:]), first, key=self._gate, person=b"hivemesh-link")
         plain = unseal_once(derive(root, "responder proof", first), sealed, first)
-        proof, certified = _check_proof_untrusted(plain, self._credentials, Context.LINK_RESPONDER, first)
+        statement, certified = _check_proof_untrusted(plain, self._credentials, Context.LINK_RESPONDER, first)
         if self._expected is not None and certified.node != self._expected:
             raise Refused(f"another machine answered there: {certified.name}", reason="other_machine")
         second = digest(first, reply)
         own = _proof(self._credentials, Context.LINK_INITIATOR, second)
         closing = seal_once(derive(root, "initiator proof", second), own, second)
         third = digest(second, closing)
-        return closing, _session(root, third, proof, certified, initiator=True, version=version)
+        return closing, _session(root, third, statement, certified, initiator=True, version=version)
 
 
 class HelloCache:
@@ -310,9 +341,9 @@ class Responder:
             plain = unseal_once(derive(self._root, "initiator proof", second), closing, second)
         except BadSeal:
             raise PeerFault("the closing message of the handshake does not open") from None
-        proof, certified = _check_proof_untrusted(plain, self._credentials, Context.LINK_INITIATOR, second)
+        statement, certified = _check_proof_untrusted(plain, self._credentials, Context.LINK_INITIATOR, second)
         third = digest(second, closing)
-        return _session(self._root, third, proof, certified, initiator=False, version=self._version)
+        return _session(self._root, third, statement, certified, initiator=False, version=self._version)
 
 
 def _hello_mac(gate: bytes, head: bytes) -> bytes:

@@ -98,6 +98,7 @@ EXPULSION = 4
 ROTATION = 5
 GRANT = 6
 GRANT_REVOCATION = 7
+COPY_PROOF = 8
 PRESENCE = 16
 SESSION = 32
 WAITING = 33
@@ -124,6 +125,7 @@ _TABLE = (
         256,
         terminal=True,
     ),
+    KindRule(COPY_PROOF, "copy proof", Lane.CONTROL, dict.fromkeys(_EVERY_ROLE, _ANYONE), False, DAY_MS, 16, 2560),
     KindRule(PRESENCE, "presence", Lane.PRESENCE, dict.fromkeys(_EVERY_ROLE, _OWN), False, 3_600_000, 1, 1024),
     KindRule(SESSION, "session", Lane.INVENTORY, {Role.MEMBER: _OWN}, False, 900_000, 256, 2304),
     KindRule(WAITING, "waiting", Lane.INVENTORY, {Role.MEMBER: _OWN}, False, 900_000, 64, 2304),

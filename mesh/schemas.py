@@ -21,6 +21,7 @@ from mesh.certificates import (
     RotationBody,
     SignedCertificate,
 )
+from mesh.copies import read_proof_untrusted
 from mesh.presence import Presence
 from mesh.records import BodyCheck
 
@@ -80,6 +81,12 @@ def _rotation(key: bytes, body: bytes, version_ms: int) -> None:
     decode_untrusted(RotationBody, body, bytes_max=512)
 
 
+def _copy_proof(key: bytes, body: bytes, version_ms: int) -> None:
+    """What the proof proves is checked by whoever uses it, by the signatures inside; its author's word counts nothing."""
+    if key != node_id(read_proof_untrusted(body).public_key):
+        raise Malformed("a proof of a copy is kept under the machine it is about")
+
+
 def _presence(key: bytes, body: bytes, version_ms: int) -> None:
     decode_untrusted(Presence, body, bytes_max=1024)
     if key:
@@ -102,6 +109,7 @@ BODIES: dict[int, BodyCheck] = {
     kinds.ROTATION: _rotation,
     kinds.GRANT: _about,
     kinds.GRANT_REVOCATION: _about,
+    kinds.COPY_PROOF: _copy_proof,
     kinds.PRESENCE: _presence,
     kinds.SESSION: _sealed,
     kinds.WAITING: _sealed,

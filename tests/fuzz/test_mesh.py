@@ -21,6 +21,7 @@ from mesh.base.codec import Malformed, decode_untrusted, encode, load_untrusted
 from mesh.base.errors import PeerFault, Refused
 from mesh.base.names import NodeId
 from mesh.certificates import SignedCertificate, certificate_body_untrusted
+from mesh.copies import ProofBody, proven_untrusted, read_proof_untrusted
 from mesh.handshake import HelloCache, Initiator, Responder
 from mesh.identity import founding
 from mesh.invites import InviteBody, OpenInvite, read_link_untrusted, write_link
@@ -33,7 +34,7 @@ from mesh.schemas import BODIES
 from tests.fakes.meshes import NOW, NOW_S, Drawn, Mesh
 
 ROOT = Path(__file__).parents[2]
-CORES = ("records", "presence", "members", "invites", "handshake", "base/codec")
+CORES = ("records", "presence", "members", "invites", "handshake", "copies", "base/codec")
 
 MESH = Mesh("fuzz")
 MINI = MESH.machine("mini")
@@ -162,6 +163,11 @@ def take_presence(data: bytes) -> None:
     assert said is None or isinstance(said, Presence)
 
 
+def take_proof(data: bytes) -> None:
+    """Whatever it is, it proves nothing: what is inside was not signed by two machines."""
+    assert proven_untrusted(data, MESH.mesh) is None
+
+
 def take_message(data: bytes) -> None:
     MESSAGES.decode_untrusted(data, bytes_max=MESSAGE_BYTES_MAX)
 
@@ -202,6 +208,7 @@ def sound_inside() -> dict[str, bytes]:
 
 SOUND_INSIDE = sound_inside()
 LINK = write_link(MESH.founder.key, INVITE).encode()
+COPIES = encode(ProofBody(MINI.key.public, (), (RECORD.wire, RECORD.wire)))
 TARGETS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "handshake accept_untrusted": (lambda data: responder().accept_untrusted(data), SOUND["m1"]),
     "handshake answer_untrusted": (take_m2, SOUND["m2"]),
@@ -219,6 +226,8 @@ TARGETS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "invites read_link_untrusted": (take_link, LINK),
     "records parse_untrusted": (take_record, RECORD.wire),
     "presence read_untrusted": (take_presence, PRESENCE),
+    "copies read_proof_untrusted": (read_proof_untrusted, COPIES),
+    "copies proven_untrusted": (take_proof, COPIES),
     "members check_untrusted": (take_chain, MINI.certificate),
     "members certificate_body_untrusted": (certificate_body_untrusted, MINI.certificate),
     "base/codec load_untrusted": (lambda data: load_untrusted(data, bytes_max=4096), MINI.certificate),

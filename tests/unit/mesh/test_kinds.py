@@ -11,6 +11,7 @@ from mesh.base.codec import encode
 from mesh.base.crypto import Context
 from mesh.base.names import NodeId
 from mesh.certificates import EpochBody, Expulsion, PolicyBody, RotationBody
+from mesh.copies import ProofBody
 from mesh.kinds import DAY_MS, KINDS, Lane, Role, Subject, may_author, role_names, roles_named, rule_of
 from mesh.members import Members
 from mesh.presence import Presence
@@ -30,6 +31,7 @@ ALLOWED: dict[str, set[tuple[Role, Subject]]] = {
     "rotation": {(V, SELF), (M, SELF), (W, SELF), (R, SELF), (A, SELF)},
     "grant": {(M, SELF), (M, SAME)},
     "grant revocation": {(M, SELF), (M, SAME), (A, SELF), (A, SAME), (A, OTHER)},
+    "copy proof": set(itertools.product(Role, Subject)),
     "presence": {(V, SELF), (M, SELF), (W, SELF), (R, SELF), (A, SELF)},
     "session": {(M, SELF)},
     "waiting": {(M, SELF)},
@@ -40,10 +42,10 @@ ALLOWED: dict[str, set[tuple[Role, Subject]]] = {
 BY_ROOT = {"certificate", "epoch", "policy", "expulsion"}
 NUMBERS = {
     "certificate": 1, "epoch": 2, "policy": 3, "expulsion": 4, "rotation": 5, "grant": 6, "grant revocation": 7,
-    "presence": 16, "session": 32, "waiting": 33, "lesson": 48, "acceptance": 49, "unknown": 999,
+    "copy proof": 8, "presence": 16, "session": 32, "waiting": 33, "lesson": 48, "acceptance": 49, "unknown": 999,
 }  # fmt: skip
 LANES = {
-    Lane.CONTROL: {"certificate", "epoch", "policy", "expulsion", "rotation", "grant", "grant revocation"},
+    Lane.CONTROL: {"certificate", "epoch", "policy", "expulsion", "rotation", "grant", "grant revocation", "copy proof"},
     Lane.HIVE: {"lesson", "acceptance", "unknown"},
     Lane.PRESENCE: {"presence"},
     Lane.INVENTORY: {"session", "waiting"},
@@ -82,7 +84,7 @@ def test_lanes_lives_and_quotas():
         assert rule.root is (name in BY_ROOT)
         assert rule.terminal is (name in {"expulsion", "rotation", "grant revocation"})
         assert 1 <= rule.quota <= 4096
-        assert 1 <= rule.body_bytes_max <= 2304
+        assert 1 <= rule.body_bytes_max <= 2560
         assert rule.life_ms is None or rule.life_ms > kinds.SKEW_MS
     assert rule_of(kinds.LESSON).life_ms == rule_of(kinds.ACCEPTANCE).life_ms == 180 * DAY_MS
     assert rule_of(kinds.LESSON).quota == 200
@@ -96,7 +98,7 @@ def test_a_terminal_kind_never_ends_by_its_authors_clock():
 
 def test_unknown_kinds_share_one_small_row_outside_the_control_lane():
     """SECURITY 16."""
-    for number in (0, 8, 15, 17, 50, 999, 65535):
+    for number in (0, 14, 15, 17, 50, 999, 65535):
         rule = rule_of(number)
         assert (rule.name, rule.lane, rule.quota, rule.body_bytes_max) == ("unknown", Lane.HIVE, 64, 512)
         assert rule.life_ms == 7 * DAY_MS
@@ -143,6 +145,7 @@ class Cast:
             "epoch": lambda: (bytes(16), encode(EpochBody(bytes(32)))),
             "policy": lambda: (b"", encode(PolicyBody(50))),
             "rotation": lambda: (b"", encode(RotationBody(bytes(32), bytes(32), bytes(64)))),
+            "copy proof": lambda: (about.node, encode(ProofBody(about.key.public, (), (b"1", b"2")))),
             "presence": lambda: (b"", encode(presence)),
             "unknown": lambda: (b"k", b"body"),
         }.get(name, lambda: (b"k", sealed))()

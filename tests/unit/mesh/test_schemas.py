@@ -20,6 +20,7 @@ from mesh.certificates import (
     SignedCertificate,
     issue,
 )
+from mesh.copies import PRESENCE_WIRE_BYTES_MAX, ProofBody
 from mesh.kinds import KINDS, Role, rule_of
 from mesh.presence import LINKS_MAX, Presence
 from mesh.schemas import ABOUT_BYTES_MAX, BODIES, SEALED_PLAIN_BYTES_MAX, AboutBody, SealedBody
@@ -39,6 +40,7 @@ LARGEST: dict[int, tuple[bytes, bytes]] = {
     kinds.ROTATION: (b"", encode(RotationBody(bytes(32), bytes(32), bytes(64)))),
     kinds.GRANT: (bytes(10), encode(AboutBody(NODE, bytes(ABOUT_BYTES_MAX)))),
     kinds.GRANT_REVOCATION: (bytes(10), encode(AboutBody(NODE, bytes(200)))),
+    kinds.COPY_PROOF: (node_id(bytes(32)), encode(ProofBody(bytes(32), (), (bytes(PRESENCE_WIRE_BYTES_MAX),) * 2))),
     kinds.PRESENCE: (b"", encode(Presence(bytes(8), 3600, "n" * 63, "v" * 32, ("a" * 80,) * 4, (bytes(4),) * LINKS_MAX, 10_000, 10_000))),
     **{
         kind: (bytes(32), encode(SealedBody(65535, bytes(SEALED_PLAIN_BYTES_MAX + SEAL_OVERHEAD_BYTES))))

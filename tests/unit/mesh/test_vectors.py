@@ -31,7 +31,8 @@ from mesh.base.crypto import (
 )
 from mesh.base.names import MeshId, NodeId, fingerprint_text, node_id, owner_id, suffix
 from mesh.certificates import Expulsion, PolicyBody, RotationBody, found, mesh_id
-from mesh.handshake import HelloCache, Initiator, Responder, discovery_tag, gate_commitment
+from mesh.copies import ProofBody, make_counter, proven_untrusted
+from mesh.handshake import HelloCache, Initiator, Responder, Statement, discovery_tag, gate_commitment
 from mesh.identity import founding
 from mesh.invites import InviteBody, OpenInvite, read_link_untrusted, write_link
 from mesh.joining import Issuer, Joiner
@@ -81,6 +82,13 @@ def identity() -> Vectors:
     }  # fmt: skip
 
 
+def stated(machine: Machine, transcript: bytes) -> Statement:
+    """What a machine signs in its seventh handshake, a minute after its start."""
+    transcript, counter = transcript.rjust(32, b"0"), make_counter(60, 7)
+    signed = transcript + machine.boot + counter.to_bytes(8, "big")
+    return Statement(True, transcript, machine.boot, counter, machine.key.sign(Context.LINK_INITIATOR, world()[0].mesh, signed))
+
+
 def bodies() -> dict[int, tuple[bytes, bytes]]:
     mesh, mini = world()
     presence = Presence(
@@ -96,6 +104,7 @@ def bodies() -> dict[int, tuple[bytes, bytes]]:
         kinds.ROTATION: (b"", encode(RotationBody(mesh.founder.key.public, mini.key.public, bytes(64)))),
         kinds.GRANT: (bytes(range(10)), encode(AboutBody(mini.node, b"content"))),
         kinds.GRANT_REVOCATION: (bytes(range(10)), encode(AboutBody(mini.node, b""))),
+        kinds.COPY_PROOF: (mini.node, encode(ProofBody(mini.key.public, (stated(mini, b"1"), stated(mini, b"2")), ()))),
         kinds.PRESENCE: (b"", encode(presence)),
         **dict.fromkeys((kinds.SESSION, kinds.WAITING, kinds.LESSON, kinds.ACCEPTANCE), (b"key", sealed)),
     }
@@ -245,6 +254,11 @@ def test_frozen_records_are_read_and_admitted_as_far_as_their_author_may():
         assert record.record_id == raw(entry["record_id"])
         assert record.version == vectors["version"]
         assert mesh.judge(record) is Verdict.ADMIT
+
+
+def test_a_frozen_proof_of_a_copy_holds():
+    body = raw(frozen("records")["8 copy proof"]["body"])
+    assert proven_untrusted(body, world()[0].mesh) is not None
 
 
 def test_a_frozen_record_of_another_mesh_or_kind_is_refused():
