@@ -52,6 +52,8 @@ class Exchange:
         self._forged = 0
         self._due_in, self._due = trio.open_memory_channel[Message | _Own](DUE_MAX)
         self.settled = trio.Event()
+        self.level = trio.Event()
+        """Set where the control lane was found level before anybody gave up waiting for it."""
 
     async def run(self) -> None:
         """Exchange until the link closes or this is cancelled. A broken message ends the link, nothing else.
@@ -95,7 +97,8 @@ class Exchange:
                 await self._send(batches(self._replica.wires(due.ids)))
 
     def _note_settled(self) -> None:
-        if self._reconciler.control_settled:
+        if self._reconciler.control_settled and not self.settled.is_set():
+            self.level.set()
             self.settled.set()
 
     async def _bound_settling(self) -> None:

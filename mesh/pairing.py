@@ -68,6 +68,7 @@ class Pairing:
         replica: Its copy of the mesh.
         read_clock: Reads both clocks.
         entropy: Randomness.
+        suspended: Whether nobody may be let in now: an old state came back, in which used invites look unused.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class Pairing:
         replica: Replica,
         read_clock: Callable[[], Now],
         entropy: Entropy,
+        suspended: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._suspended = suspended
         self._database = database
         self._identity = identity
         self._replica = replica
@@ -86,7 +89,7 @@ class Pairing:
 
     def is_open(self) -> bool:
         """Whether any invite can be used now; only then is there a ``/join`` at all."""
-        return store.open_invites(self._database.reader, self._read_clock().wall_ms // 1000) > 0
+        return not self._suspended() and store.open_invites(self._database.reader, self._read_clock().wall_ms // 1000) > 0
 
     async def mint(
         self,
@@ -113,6 +116,12 @@ class Pairing:
             Refused: This machine may not invite, or too many invites are open.
         """
         own = self._replica.me
+        if self._suspended():
+            raise Refused(
+                "this machine's state came back from a backup; nobody is let in until it is up to date",
+                reason="restored",
+                hint="link to another machine of the mesh, or, if the old state is meant: hivemesh doctor --accept-restore",
+            )
         if not self._replica.may(Role.ADMIN):
             raise Refused(
                 "only an admin machine can invite",

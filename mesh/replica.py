@@ -84,6 +84,8 @@ class Replica:
         self._my_name = my_name
         self._genesis = decode_untrusted(Genesis, identity.genesis, bytes_max=200)
         self._newest = store.newest_version(database.reader, identity.node_id)
+        self.own_came_back = False
+        """Whether a peer held something this machine wrote and has no more: its database is an old one."""
         self._watchers: list[tuple[frozenset[int], trio.MemorySendChannel[None]]] = []
         self._push_in, self.pushed = trio.open_memory_channel[Push](PUSHES_WAITING_MAX)
         self.members_now = self._fold()
@@ -352,9 +354,26 @@ class Replica:
             # What is on the disk must be known here and go out, although whoever wanted it has gone meanwhile.
             fresh = await self._database.write(lambda connection: store.put_records(connection, records, now_ms))
             if fresh:
+                self._note_own(fresh, source)
                 self._changed(fresh)
         if fresh:
             await self._pass_on(Push(tuple(fresh), source))
+
+    def _note_own(self, fresh: Sequence[Record], source: NodeId | None) -> None:
+        """Issue above every own version peers bring back, so that what is written from now on wins."""
+        own = [record.version for record in fresh if record.author == self._identity.node_id]
+        if own and source is not None:
+            self.raise_newest(max(own))
+            self.own_came_back = True
+
+    def raise_newest(self, version: int) -> None:
+        """Issue above a version this author is known to have used."""
+        self._newest = max(self._newest, version)
+
+    @property
+    def newest(self) -> int:
+        """The greatest version this author is known to have used."""
+        return self._newest
 
     async def _pass_on(self, push: Push) -> None:
         """Hand a push to the links; a cancellation keeps it back only where so many wait that it must wait too."""

@@ -24,10 +24,11 @@ from hive import store as hive_store
 from hive.curator import open_curator
 from hive.redact import redact
 from mesh import store
-from mesh.base.clock import read_clock
+from mesh.base.clock import Now, read_clock, version_ms
 from mesh.base.db import Database
 from mesh.base.errors import PortTaken
-from mesh.base.names import NodeId, clean_name, fingerprint_text
+from mesh.base.names import NodeId, base32, clean_name, fingerprint_text
+from mesh.copies import boot_start_ms, make_boot
 from mesh.dialer import open_join
 from mesh.discovery import Discovery, open_discovery
 from mesh.identity import FLEET, Identity, decide_move, finish_move, founding, is_fresh, read_identity
@@ -50,8 +51,10 @@ from node.gatehouse import Gatehouse
 from node.home import Home
 from node.live import LiveSettings, machine_name
 from node.lock import choose_control_address
+from node.mark import Keeper
 from node.portholder import port_taken
 from node.reach import Reach
+from node.recovery import Recovery
 from node.sessions import store as sessions_store
 from node.sessions.watch import Watcher, run_watch
 from node.tasks import ledger
@@ -67,7 +70,6 @@ from node.verbs.self import Itself
 from query.register import Register
 
 ARRIVALS_WAITING_MAX = 16
-BOOT_BYTES = 8
 
 log = logging.getLogger("node.app")
 
@@ -232,7 +234,7 @@ async def open_node(
     Raises:
         Refused, Damaged, OurFault: A part cannot be opened.
     """
-    over, boot, started = trio.Event(), secrets.token_bytes(BOOT_BYTES), read_clock()
+    over, started = trio.Event(), read_clock()
     live = LiveSettings(home, settings, overrides)
     identity, database = _identity(home, settings)
     with ExitStack() as stack:
@@ -243,13 +245,16 @@ async def open_node(
         register = stack.enter_context(closes(kept(home.grants_db, partial(Register, home.grants_db))))
         sessions = partial(Database, home.sessions_db, sessions_store.SCHEMA, durable=False)
         sessions_db = stack.enter_context(closes(open_rebuilt(home.sessions_db, sessions)))
+        keeper = Keeper(home.mark_file, base32(identity.node_id), [home.mesh_db, home.hive_db, home.tasks_db, home.grants_db])
         listeners, bound = await _listen(settings)
         reach = Reach(bound, settings.advertise)
         links: dict[NodeId, Held] = {}
         replica = Replica(database, identity, read_clock, links.keys, live.name)
+        replica.raise_newest(keeper.mark.newest)
+        boot = make_boot(max(started.wall_ms, version_ms(replica.newest) + 1), secrets.token_bytes)
         gatehouse = Gatehouse(identity, database, replica, boot)
         sealer = _sealer(identity, database, replica)
-        pairing = Pairing(database, identity, replica, read_clock, secrets.token_bytes)
+        pairing = Pairing(database, identity, replica, read_clock, secrets.token_bytes, lambda: keeper.restored)
         place = Place(live.name, f"hivemesh {VERSION}", boot, reach.addresses, reach.loopback, partial(_load, tasks_db, live))
         overlay = Overlay(replica, database, place, gatehouse.initiator, read_clock, secrets.token_bytes, links)
         doors = Doors(gatehouse.responder, pairing.is_open, pairing.serve, lambda: reach.host_names)
@@ -272,21 +277,29 @@ async def open_node(
             fleet = Fleet(replica, watcher, sealer, read_clock)
             knowledge = Hive(curator, watcher, trio.Lock())
             access = Access(replica, register)
+            recovery = Recovery(keeper, replica, register, links, partial(_signed_until, replica, boot, started), access.apply)
+            nursery.start_soon(recovery.run)
             _start_sessions(nursery, watcher, fleet, knowledge)
             nursery.start_soon(access.run_revocations)
             machines = Machines(
                 identity, replica, overlay, database, discovery, gatehouse.knows_tag, boot, started, VERSION, reach.addresses,
-                reach.listening, live.warnings, live.runs, read_clock,
+                reach.listening, lambda: (*live.warnings(), *recovery.warnings()), live.runs, read_clock,
             )  # fmt: skip
             letting_in = PairingVerbs(
                 identity.mesh, replica, pairing, discovery, reach.addresses, busy(runs), read_clock, _dial_join,
                 partial(decide_move, Path(home.data_dir)), over.set,
             )  # fmt: skip
             itself = Itself(home, machines, watcher, partial(live.reload, overlay.speak), ending.set)
-            verbs = _verbs(machines, letting_in, fleet, RunVerbs(replica, runs), knowledge, access, itself)
+            verbs = _verbs(machines, letting_in, fleet, RunVerbs(replica, runs), knowledge, access, itself, recovery)
             yield Inside(verbs, partial(_agents, watcher), partial(_facts, machines), over)
             overlay.close_nowait("this machine stops")
             nursery.cancel_scope.cancel()
+
+
+def _signed_until(replica: Replica, boot: bytes, started: Now) -> int:
+    """The greatest moment anything signed by this boot may speak of, as a version."""
+    lived_ms = int(1000 * (read_clock().steady_s - started.steady_s)) + 1
+    return max(replica.newest, (boot_start_ms(boot) + lived_ms) << 16)
 
 
 def _load(tasks_db: Database, live: LiveSettings) -> tuple[int, int]:
@@ -348,7 +361,7 @@ def _facts(machines: Machines) -> dict[str, object]:
 
 
 def _verbs(
-    machines: Machines, letting_in: PairingVerbs, fleet: Fleet, runs: RunVerbs, knowledge: Hive, access: Access, itself: Itself
+    machines: Machines, letting_in: PairingVerbs, fleet: Fleet, runs: RunVerbs, knowledge: Hive, access: Access, itself: Itself, recovery: Recovery
 ) -> Mapping[str, VerbHandler]:
     return {
         "status": machines.status,
@@ -380,5 +393,6 @@ def _verbs(
         "config.set": itself.config_set,
         "config.changed": itself.config_changed,
         "doctor": itself.doctor,
+        "doctor.accept_restore": recovery.accept,
         "down": itself.down,
     }

@@ -31,6 +31,7 @@ PRIVILEGED = frozenset(
         "access.grant",
         "access.revoke",
         "config.set",
+        "doctor.accept_restore",
         "hive.learn",
         "hive.forget",
     }

@@ -9,6 +9,7 @@ from mesh.base.clock import Now, read_clock
 from mesh.base.db import Database
 from mesh.base.names import NodeId, base32
 from mesh.certificates import Certified
+from mesh.copies import make_counter
 from mesh.handshake import Credentials, HelloCache, Initiator, Responder, discovery_tag
 from mesh.identity import GATE, Identity
 from mesh.replica import Replica
@@ -23,7 +24,7 @@ class Gatehouse:
         identity: Who this machine is.
         database: ``mesh.db``, which holds the gate keys.
         replica: What is known of the mesh.
-        boot: Random per start of the node.
+        boot: From :func:`mesh.copies.make_boot`, new at each start of the node.
     """
 
     def __init__(self, identity: Identity, database: Database, replica: Replica, boot: bytes) -> None:
@@ -31,7 +32,8 @@ class Gatehouse:
         self._database = database
         self._replica = replica
         self._boot = boot
-        self._counter = 0
+        self._started_s = read_clock().steady_s
+        self._handshakes = 0
         self._seen = HelloCache()
 
     def gates(self) -> list[bytes]:
@@ -56,9 +58,10 @@ class Gatehouse:
         return self._replica.members_now.check_untrusted(chain, now_s=now_s, me=self._identity.node_id)
 
     def _credentials(self) -> Credentials:
-        self._counter += 1
+        self._handshakes += 1
+        counter = make_counter(read_clock().steady_s - self._started_s, self._handshakes)
         chain = self._replica.members_now.chain_of(self._identity.node_id)
-        return Credentials(self._identity.node, self._identity.mesh, chain, self._boot, self._counter, self._check)
+        return Credentials(self._identity.node, self._identity.mesh, chain, self._boot, counter, self._check)
 
     def initiator(self, expected: NodeId | None) -> Initiator:
         """Dial somebody."""

@@ -102,6 +102,13 @@ class Home:
         return Path(self.log_dir, "node.log")
 
     @property
+    def mark_file(self) -> Path:
+        """Outside the databases' folder where the places are split: what tells that an old state came back."""
+        from pathlib import Path
+
+        return Path(os.path.dirname(self.log_dir), "hivemesh.mark")
+
+    @property
     def run_dir(self) -> Path:
         """The folder of the lock and of what exists only while the node runs.
 

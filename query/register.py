@@ -52,6 +52,7 @@ _SCHEMA = (
     CREATE TABLE clock(one INTEGER PRIMARY KEY CHECK(one = 1), newest_ms INTEGER NOT NULL);
     INSERT INTO clock VALUES(1, 0);
     """,
+    "ALTER TABLE clock ADD COLUMN held INTEGER NOT NULL DEFAULT 0;",
 )
 _COLUMNS = (
     "permission.id, hash, project, scopes, label, created_ms, expires_ms, rate, budget, serve_at, day, used, due_us, uses, last_ms,"
@@ -212,6 +213,16 @@ class Register:
             self._note(connection, wall_ms, grant, held.project if held else "", "revoke", "done")
         return new
 
+    async def hold(self, on: bool) -> None:
+        """Serve no grant, or serve them again; running servers obey from the next question on.
+
+        Args:
+            on: Whether to hold: an old state came back, and what was revoked since may be open in it.
+
+        If cancelled: it is done or not at all.
+        """
+        await self._database.write(lambda connection: connection.execute("UPDATE clock SET held = ?", (int(on),)).fetchall())
+
     def unpublished(self) -> tuple[Sequence[GrantRow], Sequence[RevocationBody]]:
         """List what the node has yet to replicate: grants in any state, and revocations made here."""
         reader = self._database.reader
@@ -265,6 +276,8 @@ class Register:
             granted=(row.project, row.scopes) if row else ("", ()),
             wanted=(attempt.project, attempt.scope),
         )
+        if not reason and connection.execute("SELECT held FROM clock").get:
+            reason = "held"
         remote = digest(attempt.remote.encode(), size=8, key=self._remote_key)
         if reason or row is None:
             self._note_denial(connection, wall_ms, grant if proven else b"", attempt, reason or "unknown", remote)

@@ -276,6 +276,49 @@ class Database:
         writer.execute("RELEASE entry")
 
 
+def read_stamp(path: Path) -> int:
+    """Read the number a database was stamped with; 0 where it never was.
+
+    Args:
+        path: A sound database.
+
+    Raises:
+        Damaged, OurFault: It cannot be read.
+    """
+    return _on_its_own(path, lambda connection: int(connection.execute("PRAGMA application_id").get))
+
+
+def put_stamp(path: Path, number: int) -> None:
+    """Stamp a database with a number, durably; it travels with every copy of the file.
+
+    Args:
+        path: A sound database, also one that is open elsewhere in this process.
+        number: 0 to 2**31 - 1.
+
+    Raises:
+        StorageFull, Damaged, OurFault: It was not stamped.
+    """
+
+    def work(connection: Connection) -> None:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA application_id={int(number)}")
+
+    _on_its_own(path, work)
+
+
+def _on_its_own(path: Path, work: Callable[[Connection], T]) -> T:
+    """Do something over a connection of its own."""
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+            return work(connection)
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise fault_of(error, path) from error
+
+
 def write_whole(path: Path, schema: str, fill: Callable[[Connection], T]) -> T:
     """Build a database file aside and put it in place of the old one in one step.
 

@@ -47,10 +47,13 @@ class Check(NamedTuple):
 
 def register(name: str, parser: argparse.ArgumentParser) -> None:
     """Declare the words of ``doctor``."""
+    parser.add_argument("--accept-restore", action="store_true", help="go on with databases that came back from a backup")
     parser.set_defaults(act=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace, console: Console) -> int:
+    if arguments.accept_restore:
+        return _accept(console)
     checks = [check_python(), check_git(), check_home(console.home), check_disk(console.home), check_clock(console.home)]
     try:
         settings = load_settings(console.home, console.environ)
@@ -65,6 +68,15 @@ def _doctor(arguments: argparse.Namespace, console: Console) -> int:
         below = [[f"to mend: {check.mend}"] if check.mend else [] for check in checks]
         print_table(console, ("CHECK", "STATE", "FOUND"), [check[:3] for check in checks], empty="", below=below)
     return 1 if any(check.state == "fail" for check in checks) else 0
+
+
+def _accept(console: Console) -> int:
+    found: Any = call(console.home, "doctor.accept_restore")
+    if console.as_json:
+        console.json(found)
+    else:
+        console.line("the old state is accepted; grants are served again" if found["accepted"] else "nothing came back from a backup; nothing to accept")
+    return 0
 
 
 def _node_checks(console: Console, settings: Settings) -> list[Check]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from node.cli.console import Console, counted, shown
 from node.lock import make_home
+from node.mark import refuse_restored
 
 LISTEN = "127.0.0.1:8787"
 """Where outsiders' questions are answered, unless told otherwise."""
@@ -73,6 +74,7 @@ def _serve(arguments: argparse.Namespace, console: Console) -> int:
     from query.serve import run_serve
 
     make_home(console.home)
+    refuse_restored(console.home.mark_file, console.home.grants_db)
     run_serve(console.home.index_dir, console.home.grants_db, arguments.listen, on_ready=lambda address: _tell(console, address))
     return 0
 

@@ -165,20 +165,22 @@ class Access:
             await self._publish_now()
             pause_s = PUBLISH_S
             try:
-                await self._apply()
+                await self.apply()
             except MeshError as fault:
                 log.error("revocations could not be applied: %s", fault.message)
                 pause_s = RETRY_S
             with trio.move_on_after(pause_s):
                 await changes.receive()
 
-    async def _apply(self) -> None:
+    async def apply(self) -> None:
+        """Apply the revocations the mesh holds of grants served here: others', and own ones a restored register forgot."""
         me = self.replica.me.node
+        known = {row.grant for row in self.register.list() if row.revoked_ms is not None}
         for entry in self.replica.entries(GRANT_REVOCATION):
             try:
                 about = decode_untrusted(AboutBody, entry.body, bytes_max=512)
                 body = decode_untrusted(RevocationBody, about.content, bytes_max=CONTENT_BYTES_MAX)
             except Malformed:
                 continue
-            if about.node == me and entry.author != me:
+            if about.node == me and body.grant not in known:
                 await self.register.apply_remote_revocation(body, read_clock())
