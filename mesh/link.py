@@ -68,7 +68,7 @@ class Link:
         self._clock = clock
         self._mux = Mux(initiator=pipe.is_client)
         self._sealer = StreamSealer(session.send_key)
-        self._opener: StreamOpener | None = None
+        self._opener = StreamOpener(session.receive_key)
         self._budget = PayloadBudget()
         self._lanes = Arrivals(self)
         self.messages = Messages(self._lanes)
@@ -225,23 +225,19 @@ class Link:
             self._channels[number].has_room()
 
     async def _confirm(self) -> None:
-        """Exchange the stream headers and a first payload each, so that both sides have proved their keys."""
+        """Exchange a first payload each, so that both sides have proved their keys."""
         self._ping()
         first = self._mux.next_payload(self._budget.bytes_max)
         assert first is not None, "the ping"
-        await self._pipe.send(self._sealer.header)
         await self._pipe.send(self._sealer.push(first))
-        self._opener = StreamOpener(self.session.receive_key, await self._pipe.receive())
         self._take_untrusted(self._opener.pull(await self._pipe.receive()))
         self.opened_at = self._clock()
 
     async def _read(self) -> None:
         """Take what comes; never waits for whoever uses it."""
-        opener = self._opener
-        assert opener is not None, "confirm_link comes first"
         try:
             while not self._ending.is_set():
-                self._take_untrusted(opener.pull(await self._pipe.receive()))
+                self._take_untrusted(self._opener.pull(await self._pipe.receive()))
         except PeerFault as fault:
             self._fail(f"the peer broke the protocol: {fault.message}", polite=True)
         except Unreachable as lost:

@@ -2,17 +2,17 @@
 
 Three things here are ours, because the library's own would not do:
 
-* *Sending.* Messages are framed here and written to the socket in one piece. A client must mask what it sends, so that
-  no script in a browser can choose the bytes on the wire (RFC 6455, section 10.3). What travels here is ciphertext under
-  a key that no outsider knows, so the mask is all zeros: valid, understood by every server, and free. The library
-  would XOR every byte in Python, half of its time at 64 KiB; an accepting side of ours leaves out undoing a zero mask.
+* *Framing.* The library does the upgrade; from then on :mod:`mesh.websocket` cuts the socket's bytes into messages, and
+  whoever receives is the reader, so nothing waits in a queue between. A client must mask what it sends, so that no
+  script in a browser can choose the bytes on the wire (RFC 6455, section 10.3). What travels here is ciphertext under a
+  key that no outsider knows, so the mask is all zeros: valid, understood by every server, and free.
 * *Guarding.* The library's reader runs under a guard, because a stranger can make it raise nearly anything, and an
-  exception there would end the nursery of every other connection.
+  exception there would end the nursery of every other connection. It sees no byte behind the upgrade.
 * *Closing.* It takes at most CLOSE_S whatever the peer does, then the socket is reset.
 
 Per-message compression is never offered or accepted: secrets must not be compressed beside chosen text.
 
-Source: docs/decisions/0010-link.md; docs/PROTOCOL.md, section 4.
+Source: docs/decisions/0010-link.md and 0018-link-speed.md; docs/PROTOCOL.md, section 4.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import cast
 import h11
 import trio
 import trio_websocket
-from wsproto.frame_protocol import FrameDecoder, XorMaskerNull, XorMaskerSimple
 from wsproto.utilities import ProtocolError
 
 from mesh.base.crypto import STREAM_OVERHEAD_BYTES
 from mesh.base.errors import MeshError, PeerFault, Refused, Unreachable
 from mesh.frames import PAYLOAD_BYTES_MAX
+from mesh.websocket import BINARY, CLOSE, NORMAL_CLOSURE, PING, PONG, TEXT, FrameBuffer, frame_head
 
 SUBPROTOCOL = "hivemesh.v1"
 MESH_PATH = "/mesh"
@@ -44,17 +44,16 @@ JOIN_BYTES_MAX = 64 * 1024
 CLOSE_S = 2.0
 RECEIVE_BUFFER_BYTES = 192 * 1024
 """A whole large message at a time: reading 4 KiB at a time, as the library would, costs three times as much."""
-QUEUED_MESSAGES_MAX = 8
-"""Messages the library may have read that nobody took yet; then it stops reading the socket."""
+FRAMES_A_TURN_MAX = 8
+"""Frames handed out of one read before other tasks get their turn."""
 USER_TIMEOUT_MS = 30_000
 KEEPALIVE_S = 15
 REFUSAL_CHARS_MAX = 200
 UPGRADE_BYTES_MAX = 256 * 1024
 """What is read before the upgrade is done; the library would gather an endless refusal in memory."""
 
-_BINARY_FRAME = 0x82
-_MASKED = 0x80
-_NO_MASK = b"\0\0\0\0"
+_HEAD_END = b"\r\n\r\n"
+_SWITCHING = b"HTTP/1.1 101"
 
 _LIBRARY_FAULTS = (
     trio_websocket.HandshakeError,
@@ -82,24 +81,42 @@ class PipeLost(Unreachable):
 
 
 class _Wire(trio.abc.Stream):
-    """The socket as the library sees it: it first reads what was read before it, and shares sending with us."""
+    """The socket. What the library reads of it ends with the head of the upgrade; the rest is for :meth:`read`.
 
-    def __init__(self, stream: trio.SocketStream, already_read: bytes = b"") -> None:
+    Args:
+        stream: Connected.
+        request: Of an accepting side: the head of the request, which is all the library gets to read.
+    """
+
+    def __init__(self, stream: trio.SocketStream, request: bytes = b"") -> None:
         self._stream = stream
-        self._already_read = already_read
+        self._request = request
+        self._head = b""
         self._sending = trio.StrictFIFOLock()
-        self.upgrade_bytes_left: int | None = UPGRADE_BYTES_MAX
+        self._upgraded = bool(request)
+        self.behind_head = b""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        if self._already_read:
-            first, self._already_read = self._already_read, b""
-            return first
-        data = bytes(await self._stream.receive_some(max_bytes))
-        if self.upgrade_bytes_left is not None:
-            self.upgrade_bytes_left -= len(data)
-            if self.upgrade_bytes_left < 0:
-                raise trio.BrokenResourceError("an answer without end")
-        return data
+        """Read for the library; once it has seen the whole head of a successful upgrade this never returns."""
+        if self._request:
+            request, self._request = self._request, b""
+            return request
+        if self._upgraded:
+            await trio.sleep_forever()
+        data = await self.read(max_bytes)
+        self._head += data
+        if len(self._head) > UPGRADE_BYTES_MAX:
+            raise trio.BrokenResourceError("an answer without end")
+        end = self._head.find(_HEAD_END)
+        if end < 0 or not self._head.startswith(_SWITCHING):
+            return data
+        self._upgraded = True
+        self.behind_head = self._head[end + len(_HEAD_END) :]
+        return data[: len(data) - len(self.behind_head)]
+
+    async def read(self, max_bytes: int | None = RECEIVE_BUFFER_BYTES) -> bytes:
+        """Read what there is; empty at the end."""
+        return bytes(await self._stream.receive_some(max_bytes))
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         async with self._sending:
@@ -116,16 +133,6 @@ class _Wire(trio.abc.Stream):
         with suppress(OSError):
             self._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._stream.socket.close()
-
-
-class _ZeroMaskDecoder(FrameDecoder):
-    """The library's frame decoder, which does not spend time on undoing a mask of zeros."""
-
-    def parse_header(self) -> bool:
-        complete = super().parse_header()
-        if isinstance(self.masker, XorMaskerSimple) and not any(self.masker._masking_key):
-            self.masker = XorMaskerNull()
-        return complete
 
 
 class _ReaderGuard:
@@ -162,11 +169,14 @@ class Pipe:
         is_client: Whether this side dialled.
     """
 
-    def __init__(self, connection: trio_websocket.WebSocketConnection, wire: _Wire, remote: str) -> None:
-        self._connection = connection
+    def __init__(self, wire: _Wire, remote: str, *, is_client: bool, bytes_max: int) -> None:
         self._wire = wire
+        self._frames = FrameBuffer(masked=not is_client, bytes_max=bytes_max, first=wire.behind_head)
+        self._turn = 0
+        self._pong = b""
+        self._closing = self._peer_closed = False
         self.remote = remote
-        self.is_client = bool(connection.is_client)
+        self.is_client = is_client
 
     async def send(self, message: bytes) -> None:
         """Send one message; waits while the peer does not take it.
@@ -179,34 +189,60 @@ class Pipe:
 
         If cancelled: the message may be half sent; the pipe must then be closed.
         """
-        if self._connection.closed is not None:
+        if self._closing or self._peer_closed:
             raise PipeLost
+        pong, self._pong = self._pong, b""
         try:
-            await self._wire.send_all(_frame_head(len(message), masked=self.is_client) + message)
+            await self._wire.send_all(pong + frame_head(BINARY, len(message), masked=self.is_client) + message)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             raise PipeLost from None
 
     async def receive(self) -> bytes:
-        """Wait for the next message.
+        """Wait for the next message; one task at a time.
 
         Returns:
             At most as many bytes as the pipe was opened for.
 
         Raises:
             PipeLost: The connection ended.
-            PeerFault: The peer sent text, or too much.
+            PeerFault: The peer sent text, too much, or what is no frame.
 
         If cancelled: nothing is lost.
         """
-        try:
-            message = await self._connection.get_message()
-        except trio_websocket.ConnectionClosed as closed:
-            if closed.reason is not None and closed.reason.code == 1009:
-                raise PeerFault("the peer sent an overlong message", peer=self.remote) from None
-            raise PipeLost from None
-        if not isinstance(message, bytes):
-            raise PeerFault("the peer sent text where only bytes are spoken", peer=self.remote)
-        return message
+        while not self._peer_closed:
+            kind, body = await self._frame()
+            if kind == BINARY:
+                return body
+            if kind == TEXT:
+                raise PeerFault("the peer sent text where only bytes are spoken", peer=self.remote)
+            if kind == PING:
+                # It goes out before the next message, so that the reader never waits for the peer; only the newest counts.
+                self._pong = frame_head(PONG, len(body), masked=self.is_client) + body
+            elif kind == CLOSE:
+                self._peer_closed = True
+                await self._say_close()
+        raise PipeLost
+
+    async def _frame(self) -> tuple[int, bytes]:
+        self._turn = (self._turn + 1) % FRAMES_A_TURN_MAX
+        await (trio.lowlevel.checkpoint_if_cancelled if self._turn else trio.lowlevel.checkpoint)()
+        while (frame := self._frames.next_untrusted()) is None:
+            try:
+                data = await self._wire.read()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                raise PipeLost from None
+            if not data:
+                raise PipeLost
+            self._frames.add(data)
+        return frame
+
+    async def _say_close(self) -> None:
+        """Send our close once, for at most CLOSE_S: nothing follows it either way."""
+        if self._closing:
+            return
+        self._closing = True
+        with trio.move_on_after(CLOSE_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await self._wire.send_all(frame_head(CLOSE, len(NORMAL_CLOSURE), masked=self.is_client) + NORMAL_CLOSURE)
 
     async def aclose(self) -> None:
         """Close in order, for at most CLOSE_S, then by force; a second call does nothing.
@@ -214,24 +250,17 @@ class Pipe:
         If cancelled: the connection is reset at once.
         """
         try:
-            with trio.move_on_after(CLOSE_S), suppress(*_LIBRARY_FAULTS):
-                await self._connection.aclose()
+            with trio.move_on_after(CLOSE_S), suppress(PipeLost, PeerFault, trio.BusyResourceError):
+                first = not self._closing
+                await self._say_close()
+                while first:
+                    await self.receive()
         finally:
             self.abort()
 
     def abort(self) -> None:
         """Reset the connection; whoever waits in ``send`` or ``receive`` gets PipeLost."""
         self._wire.abort()
-
-
-def _frame_head(size: int, *, masked: bool) -> bytes:
-    """Make the head of one whole binary websocket message (RFC 6455, section 5.2), with a mask of zeros."""
-    mask_bit, mask = (_MASKED, _NO_MASK) if masked else (0, b"")
-    if size < 126:
-        return struct.pack("!BB", _BINARY_FRAME, mask_bit | size) + mask
-    if size < 1 << 16:
-        return struct.pack("!BBH", _BINARY_FRAME, mask_bit | 126, size) + mask
-    return struct.pack("!BBQ", _BINARY_FRAME, mask_bit | 127, size) + mask
 
 
 def tune(stream: trio.SocketStream) -> None:
@@ -261,8 +290,9 @@ def remote_of(stream: trio.SocketStream) -> str:
 @asynccontextmanager
 async def _open_pipe(
     stream: trio.SocketStream,
-    already_read: bytes,
+    request: bytes,
     upgrade: Callable[[_ReaderGuard, _Wire], Awaitable[trio_websocket.WebSocketConnection]],
+    bytes_max: int,
 ) -> AsyncIterator[Pipe]:
     """Run the library's reader while the pipe is in use.
 
@@ -270,17 +300,16 @@ async def _open_pipe(
     """
     failure: MeshError | None = None
     remote = remote_of(stream)
-    wire = _Wire(stream, already_read)
+    wire = _Wire(stream, request)
     async with trio.open_nursery() as nursery:
         guard = _ReaderGuard(nursery)
         try:
             connection = None
             with guard.upgrading, suppress(*_LIBRARY_FAULTS):
                 connection = await upgrade(guard, wire)
-            wire.upgrade_bytes_left = None
             if connection is None:
                 raise _refusal(guard.fault, remote)
-            yield Pipe(connection, wire, remote)
+            yield Pipe(wire, remote, is_client=not request, bytes_max=bytes_max)
         except MeshError as error:
             failure = error
         finally:
@@ -334,12 +363,9 @@ def open_client_pipe(
             path,
             subprotocols=[SUBPROTOCOL],
             extra_headers=headers,
-            message_queue_size=QUEUED_MESSAGES_MAX,
-            max_message_size=bytes_max,
-            receive_buffer_size=RECEIVE_BUFFER_BYTES,
         )
 
-    return _open_pipe(stream, b"", upgrade)
+    return _open_pipe(stream, b"", upgrade, bytes_max)
 
 
 def open_server_pipe(
@@ -360,18 +386,7 @@ def open_server_pipe(
     """
 
     async def upgrade(guard: _ReaderGuard, wire: _Wire) -> trio_websocket.WebSocketConnection:
-        asked = await trio_websocket.wrap_server_stream(
-            cast("trio.Nursery", guard),
-            cast("trio.SocketStream", wire),
-            message_queue_size=QUEUED_MESSAGES_MAX,
-            max_message_size=bytes_max,
-            receive_buffer_size=RECEIVE_BUFFER_BYTES,
-        )
-        connection = await asked.accept(subprotocol=SUBPROTOCOL)
-        framing = connection._wsproto.connection
-        assert framing is not None, "the upgrade is done"
-        # The class, not the object: the peer's first bytes may be in it already.
-        framing._proto._frame_decoder.__class__ = _ZeroMaskDecoder
-        return connection
+        asked = await trio_websocket.wrap_server_stream(cast("trio.Nursery", guard), cast("trio.SocketStream", wire))
+        return await asked.accept(subprotocol=SUBPROTOCOL)
 
-    return _open_pipe(stream, request, upgrade)
+    return _open_pipe(stream, request, upgrade, bytes_max)

@@ -17,6 +17,7 @@ from mesh.frames import (
     small_frame,
 )
 from mesh.mux import BULK_WINDOW_BYTES, Mux
+from mesh.websocket import FrameBuffer
 
 FLOWS = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 8, 0xFFFFFFFE, 0xFFFFFFFF])
 
@@ -65,3 +66,19 @@ def test_any_bytes_raise_only_peer_fault(payload: bytes) -> None:
     except PeerFault:
         return
     assert 0 < len(payload) <= PAYLOAD_BYTES_MAX
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.binary(max_size=60), max_size=20), st.booleans())
+def test_any_bytes_behind_the_upgrade_are_frames_or_the_peers_fault(pieces: list[bytes], masked: bool) -> None:
+    buffer = FrameBuffer(masked=masked, bytes_max=100)
+    total = sum(map(len, pieces))
+    try:
+        for piece in pieces:
+            buffer.add(piece)
+            while (frame := buffer.next_untrusted()) is not None:
+                assert len(frame[1]) <= 100
+                total -= len(frame[1])
+    except PeerFault:
+        pass
+    assert total >= 0

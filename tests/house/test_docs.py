@@ -265,7 +265,9 @@ def test_every_message_tag_has_its_row():
 
 def test_every_decision_is_a_numbered_heading_with_text():
     files = sorted((DOCS / "decisions").iterdir())
-    for number, path in enumerate(files, 1):
+    numbers = [int(path.name[:4]) for path in files]
+    assert len(set(numbers)) == len(numbers), "two decisions bear one number"
+    for number, path in zip(numbers, files, strict=True):
         head, _, text = path.read_text().partition("\n")
         assert path.suffix == ".md"
         assert path.name.startswith(f"{number:04}-")

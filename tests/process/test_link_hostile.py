@@ -171,8 +171,7 @@ async def test_a_peer_that_does_not_read_costs_bounded_memory_and_disturbs_nobod
     async with server.link() as slow:
         await slow.open_channel(1, b"flood", bulk=True)
         await slow.open_channel(1, b"flood", bulk=True)
-        slow._pipe._connection._receive_buffer_size = 1
-        slow._pipe._wire.receive_some = trio.sleep_forever  # type: ignore[method-assign,assignment]
+        slow._pipe._wire.read = trio.sleep_forever  # type: ignore[method-assign,assignment]
         before = server.resident_bytes()
         async with server.link() as other:
             for n in range(20):

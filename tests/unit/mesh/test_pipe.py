@@ -160,7 +160,7 @@ async def test_too_much_and_text_are_the_peers_fault() -> None:
                 with pytest.raises(PeerFault, match="overlong"):
                     await server.receive()
     async with pipes() as (client, server):
-        await client._connection.send_message("text")
+        await client._wire.send_all(b"\x81\x84\0\0\0\0text")
         with pytest.raises(PeerFault, match="text"):
             await server.receive()
 
@@ -177,8 +177,11 @@ async def test_too_much_and_text_are_the_peers_fault() -> None:
         b"\x81\x82\0\0\0\0\xff\xfe",
         b"\x80\x80\0\0\0\0",
         b"\x89\xfe\0\x80" + bytes(132),
+        b"\x02\x81\0\0\0\0a\x80\x81\0\0\0\0b",
+        b"\xc2\x81\0\0\0\0a",
+        b"\x82\xfe\0\x01\0\0\0\0a",
     ],
-    ids=range(9),
+    ids=range(12),
 )
 async def test_broken_websocket_frames_end_the_pipe_and_nothing_else(garbage: bytes) -> None:
     """O-T2: half a frame, a bad mask, a length of 2 GiB, a bad close, text that is not UTF-8."""
@@ -190,10 +193,41 @@ async def test_broken_websocket_frames_end_the_pipe_and_nothing_else(garbage: by
             assert await end_of(partial(server.send, bytes(1000)))
 
 
+async def test_a_ping_is_answered_with_the_next_message_and_never_holds_the_reader() -> None:
+    async with pipes() as (client, server):
+        await client._wire.send_all(b"\x89\x81\0\0\0\0a" * 50 + b"\x89\x81\0\0\0\0z" + b"\x8a\x80\0\0\0\0")
+        await client.send(b"question")
+        assert await server.receive() == b"question"
+        await server.send(b"answer")
+        received = b""
+        while len(received) < 11:
+            received += await client._wire.read()
+        assert received == b"\x8a\x01z\x82\x06answer"
+
+
+async def test_bytes_that_come_with_the_upgrade_are_not_lost() -> None:
+    """A fast server's first message may be in one packet with its answer."""
+    async with sockets() as (near, far), trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            key = next(
+                line.split(b": ")[1] for line in (await request_head(far)).split(b"\r\n") if line.startswith(b"Sec-WebSocket-Key")
+            )
+            accept = trio_websocket._impl.wsproto.utilities.generate_accept_token(key)
+            answer = b"HTTP/1.1 101 \r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + accept
+            await far.send_all(answer + b"\r\nSec-WebSocket-Protocol: hivemesh.v1\r\n\r\n\x82\x01a\x82\x02b")
+            await trio.sleep(0.05)
+            await far.send_all(b"c")
+
+        nursery.start_soon(serve)
+        with trio.fail_after(5):
+            async with open_client_pipe(near, "127.0.0.1", "/mesh", []) as pipe:
+                assert [await pipe.receive(), await pipe.receive()] == [b"a", b"bc"]
+
+
 async def test_closing_a_peer_that_never_answers_is_bounded() -> None:
     """O-T3: the peer ignores our close and keeps TCP open."""
-    async with pipes() as (client, server):
-        client._connection._reader_running = False
+    async with pipes() as (_, server):
         server._wire._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         began = trio.current_time()
         await server.aclose()
