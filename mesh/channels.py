@@ -179,12 +179,16 @@ class LinkChannel:
         Args:
             reason: Empty means in order, behind what was sent; else what is queued is dropped.
         """
+        self.close_nowait(reason)
+        await trio.lowlevel.checkpoint()
+
+    def close_nowait(self, reason: str) -> None:
+        """As :meth:`aclose`, for whoever cannot wait."""
         if not self._closed_here:
             self._closed_here = True
             self._arrivals.clear()
             self.end("this channel was closed here")
             self._carrier.close_channel(self._number, reason)
-        await trio.lowlevel.checkpoint()
 
     def put(self, message: bytes, cost: int) -> None:
         """Take a message the link received."""

@@ -47,7 +47,12 @@ class Kept(Protocol):
 
     @property
     def address(self) -> str | None:
-        """Where it was dialled; None where the peer dialled."""
+        """Where it was dialled; None where the peer dialled, and for a circuit."""
+        ...
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is no circuit; a circuit never keeps from dialling."""
         ...
 
 
@@ -183,14 +188,15 @@ class Dialling:
         """Whom to dial now: members without a link whose addresses are known, then sightings nobody has proved."""
         found: list[tuple[object, tuple[str, ...], NodeId | None]] = []
         others = [m for m in self._replica.members() if m.state not in ("expelled", "expired")]
-        if len(self._links) < FULL_MESH_MAX:
+        direct = {node for node, held in self._links.items() if held.is_direct}
+        if len(direct) < FULL_MESH_MAX:
             for member in others:
                 addresses = self._addresses_of(member)
-                free = member.node not in self._links and member.node not in self._dialling
+                free = member.node not in direct and member.node not in self._dialling
                 if free and addresses and self._members.may_dial(member.node, now_s):
                     found.append((member.node, addresses, member.node))
         proved = {held.address for held in self._links.values()} | {
-            address for member in others if member.linked for address in member.addresses
+            address for member in others if member.node in direct for address in member.addresses
         }
         for addresses in self._sighted.values():
             fresh = addresses not in self._dialling and self._addresses.may_dial(addresses, now_s)

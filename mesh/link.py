@@ -10,6 +10,7 @@ Who the link belongs to comes only from the session, never from an address.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
@@ -33,10 +34,40 @@ from mesh.frames import (
 from mesh.handshake import Session
 from mesh.mux import Mux
 from mesh.pace import TICK_S, Liveness, PayloadBudget, Verdict
-from mesh.pipe import CLOSE_S, Pipe
+from mesh.pipe import CLOSE_S
 
 INCOMING_MAX = 64
 """Channels a peer opened that nobody took yet; the next is refused."""
+
+
+class MessagePipe(Protocol):
+    """What a link runs over: a websocket (:class:`mesh.pipe.Pipe`), or a circuit through other machines."""
+
+    @property
+    def remote(self) -> str:
+        """The peer's address, or the way to it, as text."""
+        ...
+
+    @property
+    def is_client(self) -> bool:
+        """Whether this side began."""
+        ...
+
+    async def send(self, message: bytes) -> None:
+        """Send one message; raises Unreachable."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Wait for the next message; raises Unreachable, PeerFault."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close in order, within CLOSE_S."""
+        ...
+
+    def abort(self) -> None:
+        """End it now."""
+        ...
 
 
 class Link:
@@ -55,7 +86,7 @@ class Link:
         close_reason: Why, for a person; empty while it is open.
     """
 
-    def __init__(self, pipe: Pipe, session: Session, clock: Callable[[], Now]) -> None:
+    def __init__(self, pipe: MessagePipe, session: Session, clock: Callable[[], Now]) -> None:
         self.peer = session.peer
         self.session = session
         self.initiator = pipe.is_client
@@ -302,7 +333,7 @@ class Link:
         self.closed.set()
 
 
-async def confirm_link(pipe: Pipe, session: Session, *, clock: Callable[[], Now] = read_clock) -> Link:
+async def confirm_link(pipe: MessagePipe, session: Session, *, clock: Callable[[], Now] = read_clock) -> Link:
     """Confirm the keys with the peer and make the link; :func:`run_link` must follow.
 
     Args:

@@ -19,12 +19,14 @@ from mesh.base.db import Database
 from mesh.base.errors import OurFault, Unreachable
 from mesh.base.names import NodeId, suffix
 from mesh.base.ports import Channel, Incoming
+from mesh.circuits import Route
 from mesh.dialling import Dialling, Initiators
 from mesh.exchange import Exchange
 from mesh.kinds import CERTIFICATE, EXPULSION, PRESENCE
 from mesh.link import Link
-from mesh.messages import MESSAGES
+from mesh.messages import CIRCUIT_PURPOSE, MESSAGES
 from mesh.reconcile import batches
+from mesh.relaying import Relaying, Responder
 from mesh.replica import Replica
 from mesh.speaking import Place, Speaking
 from mesh.topology import LinkFacts, newer_wins
@@ -36,16 +38,30 @@ log = logging.getLogger("hivemesh.overlay")
 
 @dataclass(slots=True)
 class Held:
-    """A link this node keeps."""
+    """A link this node keeps.
+
+    Attributes:
+        via: The relays it goes over, the nearest first; empty where it is direct.
+    """
 
     link: Link
     since: Now
     exchange: Exchange
+    via: Route = ()
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is no circuit."""
+        return not self.via
 
     @property
     def address(self) -> str | None:
-        """Where it was dialled; None where the peer dialled."""
-        return self.link.remote if self.link.initiator else None
+        """Where it was dialled; None where the peer dialled, and for a circuit."""
+        return self.link.remote if self.link.initiator and self.is_direct else None
+
+    async def wait_settled(self) -> None:
+        """Wait until channels may be opened on it."""
+        await self.exchange.settled.wait()
 
 
 class Overlay:
@@ -59,6 +75,8 @@ class Overlay:
         read_clock: Reads both clocks.
         entropy: Randomness.
         links: Where the links are kept, for the replica to look at.
+        responders: Makes the answering side of handshakes inside circuits.
+        relays: Whether this machine's settings let it relay.
     """
 
     def __init__(
@@ -70,6 +88,8 @@ class Overlay:
         read_clock: Callable[[], Now],
         entropy: Entropy,
         links: dict[NodeId, Held],
+        responders: Callable[[], Responder],
+        relays: Callable[[], bool],
     ) -> None:
         self._replica = replica
         self._me = replica.me.node
@@ -78,10 +98,11 @@ class Overlay:
         self._entropy = entropy
         self.links = links
         self._routes: list[tuple[range, trio.MemorySendChannel[Incoming]]] = []
-        self._speaking = Speaking(replica, place, links.keys, self.draw)
+        self._speaking = Speaking(replica, place, self._direct, self.draw)
         self._dialling = Dialling(
             replica, database, initiators, read_clock, self.draw, loopback=place.loopback, links=links, keep=self._keep
         )
+        self.relaying = Relaying(replica, initiators, responders, read_clock, self.draw, relays, links, self._keep)
 
     # Ports -----------------------------------------------------------------------------------------------------
 
@@ -89,9 +110,9 @@ class Overlay:
         """Open a channel over the link to a machine; see ``mesh.base.ports.Channels``."""
         held = self.links.get(node)
         if held is None:
-            self._dialling.look_for(node)
+            self.look_for(node)
             raise Unreachable("there is no link to that machine now", hint="see `hivemesh peers`")
-        await held.exchange.settled.wait()
+        await held.wait_settled()
         return await held.link.open_channel(purpose, request, bulk=bulk)
 
     def incoming(self, purposes: range) -> trio.MemoryReceiveChannel[Incoming]:
@@ -103,6 +124,7 @@ class Overlay:
     def look_for(self, node: NodeId) -> None:
         """Try a machine soon: somebody wants it now."""
         self._dialling.look_for(node)
+        self.relaying.look_for(node)
 
     def sighted(self, instance: str, addresses: tuple[str, ...]) -> None:
         """Note a machine of this mesh (as its tag claims) seen on the LAN; an empty tuple forgets it."""
@@ -130,6 +152,7 @@ class Overlay:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._dialling.run)
+            nursery.start_soon(self.relaying.run)
             nursery.start_soon(self._speaking.run)
             nursery.start_soon(self._run_pushes)
             nursery.start_soon(self._run_expulsions)
@@ -142,26 +165,31 @@ class Overlay:
         for held in list(self.links.values()):
             held.link.close_nowait(reason)
 
-    async def _keep(self, link: Link) -> None:
+    def _direct(self) -> list[NodeId]:
+        return [node for node, held in self.links.items() if held.is_direct]
+
+    async def _keep(self, link: Link, via: Route = ()) -> None:
         """Keep one link to its end."""
         peer, now = link.peer, self._read_clock()
-        fresh = Held(link, now, Exchange(link, self._replica, self.draw))
+        fresh = Held(link, now, Exchange(link, self._replica, self.draw), via)
         old = self.links.get(peer)
         if old is not None and not old.link.closed.is_set():
-            held = LinkFacts(old.link.session.peer_boot, old.link.initiator, now.steady_s - old.since.steady_s)
-            if not newer_wins(self._me, peer, held, LinkFacts(link.session.peer_boot, link.initiator, 0)):
+            held = LinkFacts(old.link.session.peer_boot, old.link.initiator, now.steady_s - old.since.steady_s, old.is_direct)
+            if not newer_wins(self._me, peer, held, LinkFacts(link.session.peer_boot, link.initiator, 0, fresh.is_direct)):
                 link.close_nowait("replaced")
                 return
             old.link.close_nowait("replaced")
         self.links[peer] = fresh
-        log.info("link to %s is up%s", suffix(peer), f", dialled at {fresh.address}" if fresh.address else "")
+        way = f", {link.remote}" if via else f", dialled at {fresh.address}" if fresh.address else ""
+        log.info("link to %s is up%s", suffix(peer), way)
         self._links_changed()
         try:
             await self._run_link(fresh)
         finally:
             if self.links.get(peer) is fresh:
                 del self.links[peer]
-            self._dialling.lived(peer, self._read_clock().steady_s - now.steady_s)
+            if fresh.is_direct:
+                self._dialling.lived(peer, self._read_clock().steady_s - now.steady_s)
             log.info("link to %s is down: %s", suffix(peer), link.close_reason)
             self._links_changed()
 
@@ -186,7 +214,9 @@ class Overlay:
         async for incoming in held.link.incoming:
             target = next((send for purposes, send in self._routes if incoming.purpose in purposes), None)
             try:
-                if target is None:
+                if incoming.purpose == CIRCUIT_PURPOSE:
+                    self.relaying.take_nowait(incoming, direct=held.is_direct)
+                elif target is None:
                     await incoming.channel.aclose("nobody serves that here")
                 else:
                     target.send_nowait(incoming)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -175,6 +175,11 @@ class Replica:
             addresses=() if heard is None else heard.presence.addresses,
             version=None if heard is None else heard.presence.software,
         )
+
+    @property
+    def heard(self) -> Mapping[NodeId, Heard]:
+        """The newest presence of every machine that was heard of."""
+        return self._heard
 
     def boot_of(self, node: NodeId) -> bytes | None:
         """The boot id in a machine's newest presence."""

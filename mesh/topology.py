@@ -112,11 +112,13 @@ class LinkFacts:
     boot: bytes
     dialled_by_me: bool
     age_s: float
+    direct: bool = True
 
 
 def newer_wins(me: NodeId, peer: NodeId, held: LinkFacts, fresh: LinkFacts) -> bool:
     """Decide whether a fresh proved link replaces the one that is held.
 
+    A circuit never replaces a direct link to the same start of a machine, and a direct link replaces a circuit at once.
     A quick redial after a change of address replaces the old link at once. Only where both machines dialled each other
     at the same moment would that make them close each other's: then the link dialled by the smaller id stays, on both
     sides alike.
@@ -124,6 +126,8 @@ def newer_wins(me: NodeId, peer: NodeId, held: LinkFacts, fresh: LinkFacts) -> b
     Returns:
         Whether the fresh one stays.
     """
+    if held.direct != fresh.direct and held.boot == fresh.boot:
+        return fresh.direct
     crossed = held.age_s < YOUNG_LINK_S and held.dialled_by_me != fresh.dialled_by_me and held.boot == fresh.boot
     if not crossed:
         return True

@@ -256,7 +256,7 @@ async def open_node(
         sealer = _sealer(identity, database, replica)
         pairing = Pairing(database, identity, replica, read_clock, secrets.token_bytes, lambda: keeper.restored)
         place = Place(live.name, f"hivemesh {VERSION}", boot, reach.addresses, reach.loopback, partial(_load, tasks_db, live))
-        overlay = Overlay(replica, database, place, gatehouse.initiator, read_clock, secrets.token_bytes, links)
+        overlay = Overlay(replica, database, place, gatehouse.initiator, read_clock, secrets.token_bytes, links, gatehouse.responder, live.relays)
         doors = Doors(gatehouse.responder, pairing.is_open, pairing.serve, lambda: reach.host_names)
         watcher = Watcher(
             sessions_db, settings.sessions_claude_dir, settings.sessions_codex_dir, settings.sessions_listed_h, redact, read_clock

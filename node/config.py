@@ -62,6 +62,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("listen", "addresses", [f":{MESH_PORT}"], "Where other machines connect; an empty host is every interface.", stops=True),
     Setting("advertise", "addresses", [], "What is announced instead of this machine's own addresses.", stops=True),
     Setting("discovery", "switch", True, "Whether this machine announces itself and looks for others on the LAN.", stops=True),
+    Setting("relay", "switch", True, "Whether this machine passes circuits on between others that cannot dial each other."),
     Setting("api.listen", "address or off", f"127.0.0.1:{API_PORT}", "Where the HTTP interface listens; off for none.", stops=True),
     Setting(
         "runs",
@@ -112,6 +113,7 @@ class Settings:
     listen: tuple[Endpoint, ...]
     advertise: tuple[Endpoint, ...]
     discovery: bool
+    relay: bool
     api_listen: Endpoint | None
     runs: str
     tasks_slots: int

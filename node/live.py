@@ -13,7 +13,7 @@ from node.home import Home
 from node.tasks.ports import RunSettings
 
 LIVE_KEYS = frozenset(
-    {"name", "runs", "tasks.slots", "tasks.timeout_s", "tasks.output_bytes_max", "tasks.keep_d", "tasks.sandbox"}
+    {"name", "relay", "runs", "tasks.slots", "tasks.timeout_s", "tasks.output_bytes_max", "tasks.keep_d", "tasks.sandbox"}
 )
 """Settings in force at once; the others are at the next start."""
 
@@ -44,6 +44,10 @@ class LiveSettings:
     def runs(self) -> str:
         """``mine``, ``ask`` or ``off``."""
         return self._settings.runs
+
+    def relays(self) -> bool:
+        """Whether this machine carries circuits between others."""
+        return self._settings.relay
 
     def run_settings(self) -> RunSettings:
         """The settings of runs."""

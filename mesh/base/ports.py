@@ -139,6 +139,10 @@ class Channel(Protocol):
         """End the channel in both directions; a second call does nothing. ``reason`` empty means in order."""
         ...
 
+    def close_nowait(self, reason: str) -> None:
+        """End it as ``aclose`` does, for whoever cannot wait."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Incoming:

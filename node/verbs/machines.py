@@ -9,7 +9,7 @@ from mesh import store
 from mesh.base.clock import Now, parse_duration_s, rfc3339
 from mesh.base.db import Database
 from mesh.base.errors import Refused, Unreachable
-from mesh.base.names import base32, fingerprint_text
+from mesh.base.names import NodeId, base32, fingerprint_text
 from mesh.base.ports import Member
 from mesh.discovery import Discovery
 from mesh.identity import Identity
@@ -91,14 +91,18 @@ class Machines:
                 {
                     "node": base32(node),
                     "name": member.name if member else None,
-                    "kind": "direct",
-                    "via": None,
+                    "kind": "direct" if held.is_direct else "circuit",
+                    "via": ", ".join(self._name_of(relay) for relay in held.via) or None,
                     "address": held.address,
                     "rtt_ms": _rounded(held.link.rtt_ms),
                     "since": rfc3339(held.since.wall_ms),
                 }
             )
         return rows
+
+    def _name_of(self, node: NodeId) -> str:
+        member = self.replica.member(node)
+        return base32(node) if member is None else member.name
 
     def _warnings(self) -> list[str]:
         found = list(self.settings_warnings())
@@ -129,7 +133,7 @@ class Machines:
             "mine": member.mine,
             "roles": sorted(member.roles),
             "state": member.state,
-            "link": "direct" if held else None,
+            "link": None if held is None else "direct" if held.is_direct else "circuit",
             "rtt_ms": _rounded(held.link.rtt_ms) if held else None,
             "last_seen_s": seen_s,
             "addresses": list(member.addresses),

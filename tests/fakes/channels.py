@@ -76,11 +76,14 @@ class FakeChannel:
             await self._into.changed.wait()
 
     async def aclose(self, reason: str = "") -> None:
+        self.close_nowait(reason)
+        await trio.lowlevel.checkpoint()
+
+    def close_nowait(self, reason: str) -> None:
         if not self._closed:
             self._closed = True
             self._out.end(reason)
             self._into.end(reason or "the other machine closed the channel", drop=True)
-        await trio.lowlevel.checkpoint()
 
     def break_off(self) -> None:
         for way in (self._out, self._into):

@@ -104,6 +104,7 @@ async def open_machine(
     name: str | None = None,
     addresses: tuple[str, ...] | None = None,
     port: int = 0,
+    relays: bool = True,
 ) -> AsyncIterator[Machine]:
     """Run a machine while the block lasts.
 
@@ -114,6 +115,7 @@ async def open_machine(
         name: What it says it is called; None: as its folder.
         addresses: What it says of where it is; None: the truth.
         port: Where it listens; 0 takes a free one.
+        relays: Whether it relays circuits.
     """
     if goods is not None:
         folder.mkdir()  # noqa: ASYNC240
@@ -142,7 +144,7 @@ async def open_machine(
                 raise Unreachable("cut off")
             return gatehouse.responder()
 
-        overlay = Overlay(replica, database, place, initiator, clock, secrets.token_bytes, links)
+        overlay = Overlay(replica, database, place, initiator, clock, secrets.token_bytes, links, responder, lambda: relays)
         pairing = Pairing(database, identity, replica, clock, secrets.token_bytes)
         doors = Doors(responder, pairing.is_open, pairing.serve, lambda: ())
         sealer = FleetSealer(identity.node_id, store.secrets(database.reader, FLEET), partial(_is_mine, replica), entropy=secrets.token_bytes)

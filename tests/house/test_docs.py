@@ -19,7 +19,7 @@ import pytest
 
 from mesh.base.errors import MeshError, Usage, outside
 from mesh.kinds import KINDS
-from mesh.messages import MESSAGES
+from mesh.messages import CIRCUIT_MESSAGES, MESSAGES
 from node.cli.client import Answered
 from node.cli.completion import whole_parser
 from node.cli.entry import COMMANDS
@@ -254,7 +254,7 @@ def test_every_record_kind_has_its_row_with_its_quota_size_and_life():
 
 def test_every_message_tag_has_its_row():
     told = {cells[0]: cells[1] for cells in rows(sections(read("PROTOCOL.md"))["5. Messages on a link"])}
-    tags = {**MESSAGES.tags, **TASK_TAGS}
+    tags = {**MESSAGES.tags, **CIRCUIT_MESSAGES.tags, **TASK_TAGS}
     assert {number for number in told if number.isdigit()} == {str(number) for number in tags}
     for number, kind in tags.items():
         assert told[str(number)].replace(" ", "").lower() == kind.__name__.lower()
