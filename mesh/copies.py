@@ -5,7 +5,7 @@ with the time of its start, which is later than everything any earlier boot of t
 signed thing says "this boot was alive from its start until now", and the order in which such things arrive does not
 matter:
 
-- two boots whose lives overlap are two machines; a restart, or a restored backup, begins after what was before;
+- a boot that is alive after another one began is another machine; a restart, or a restored backup, begins after what was before;
 - within one boot the number of the handshake and the time since the start rise together; a machine forked while it ran
   (a copied virtual machine) has the same boot, and soon signs two handshakes of one number, or an earlier number later;
 - two presences of one version that differ were written by two machines.
@@ -33,7 +33,7 @@ from mesh.records import Record, parse_untrusted
 PROOF_BODY_BYTES_MAX = 2560
 PRESENCE_WIRE_BYTES_MAX = 1200
 OVERLAP_MS_MIN = 1_000
-"""Two boots that lived at the same time for less than this are taken for one machine whose clock was set."""
+"""A boot that is alive for less than this after another one began is taken for one machine whose clock was set."""
 BOOTS_KEPT_MAX = 4
 """Boots of one machine whose last sign is kept; beyond, the one heard of longest ago is forgotten."""
 HANDSHAKES_KEPT_MAX = 16
@@ -112,7 +112,8 @@ def sign_of(source: Statement | Record) -> Sign | None:
 def conflict(one: Sign, other: Sign) -> bool:
     """Decide whether two signs of one key cannot come from one machine; their order does not matter."""
     if one.boot != other.boot:
-        return min(one.end_ms, other.end_ms) - max(one.start_ms, other.start_ms) >= OVERLAP_MS_MIN
+        first, second = sorted((one, other), key=lambda sign: (sign.start_ms, -sign.end_ms))
+        return first.end_ms - second.start_ms >= OVERLAP_MS_MIN
     if isinstance(one.source, Statement) and isinstance(other.source, Statement):
         return _forked(one.source, other.source)
     if isinstance(one.source, Record) and isinstance(other.source, Record):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
 
 from mesh.base.codec import Malformed
 from mesh.base.errors import OurFault, Unreachable
+from mesh.handshake import Statement
 from mesh.link import Link
-from mesh.messages import MESSAGE_BYTES_MAX, MESSAGES, Digests, Ids, Records, Want
+from mesh.messages import MESSAGE_BYTES_MAX, MESSAGES, Copied, Digests, Ids, Records, Want
 from mesh.reconcile import Message, Reconciler, batches
 from mesh.replica import Replica
 
@@ -51,6 +53,7 @@ class Exchange:
         self._reconciler = Reconciler(link.session.salt, replica.ids_of, replica.holds)
         self._forged = 0
         self._due_in, self._due = trio.open_memory_channel[Message | _Own](DUE_MAX)
+        self._copied_in, self.copied = trio.open_memory_channel[Statement](1)
         self.settled = trio.Event()
         self.level = trio.Event()
         """Set where the control lane was found level before anybody gave up waiting for it."""
@@ -115,6 +118,9 @@ class Exchange:
                 self._put_due(_Own(own))
         elif isinstance(message, Records):
             await self._take(message)
+        elif isinstance(message, Copied):
+            with suppress(trio.WouldBlock):
+                self._copied_in.send_nowait(message.statement)
 
     def _put_due(self, due: Message | _Own) -> None:
         try:

@@ -114,6 +114,7 @@ class Link:
         self._writing_since: float | None = None
         self._pinged: tuple[bytes, float] = (b"", 0.0)
         self._pings = 0
+        self._ponged = trio.Event()
 
     def __repr__(self) -> str:
         return f"<Link to {self.peer.hex()[:8]} at {self.remote}>"
@@ -174,6 +175,18 @@ class Link:
         channel = self._channels[number] = LinkChannel(self, number)
         self._wake()
         return channel
+
+    async def answers(self, within_s: float) -> bool:
+        """Whether the peer still answers on this link.
+
+        Args:
+            within_s: How long it may take, in seconds.
+        """
+        self._ponged = trio.Event()
+        self._ping()
+        with trio.move_on_after(within_s):
+            await self._ponged.wait()
+        return self._ponged.is_set() and not self.closed.is_set()
 
     def close_nowait(self, reason: str) -> None:
         """End the link and tell the peer why; what is queued is dropped, only the first reason is kept.
@@ -295,6 +308,7 @@ class Link:
                 if number in self._channels:
                     self._channels.pop(number).end(reason)
             case Pong(token):
+                self._ponged.set()
                 if token == self._pinged[0]:
                     self.rtt_ms = (trio.current_time() - self._pinged[1]) * 1000
             case PeerLeft(reason):
@@ -331,6 +345,7 @@ class Link:
             channel.end(f"the link ended: {self.close_reason}")
         self._channels.clear()
         self.closed.set()
+        self._ponged.set()
 
 
 async def confirm_link(pipe: MessagePipe, session: Session, *, clock: Callable[[], Now] = read_clock) -> Link:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from mesh.base.codec import Count, Range, Registry, Size
 from mesh.base.names import ID_BYTES
+from mesh.handshake import Statement
 from mesh.records import RECORD_BYTES_MAX
 
 MESSAGE_BYTES_MAX = 60_000
@@ -58,7 +59,14 @@ class Records:
     records: Annotated[tuple[Annotated[bytes, Size(1, RECORD_BYTES_MAX)], ...], Count(RECORDS_MAX)]
 
 
-MESSAGES = Registry({1: Digests, 2: Ids, 3: Want, 4: Records})
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Another boot signed this with your key: your identity is in use twice."""
+
+    statement: Statement
+
+
+MESSAGES = Registry({1: Digests, 2: Ids, 3: Want, 4: Records, 36: Copied})
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from mesh.base.names import NodeId, suffix
 from mesh.base.ports import Channel, Incoming
 from mesh.circuits import Route
 from mesh.dialling import Dialling, Initiators
+from mesh.duplicates import ANSWER_S, Duplicates
 from mesh.exchange import Exchange
 from mesh.kinds import CERTIFICATE, EXPULSION, PRESENCE
 from mesh.link import Link
@@ -99,6 +100,7 @@ class Overlay:
         self.links = links
         self._routes: list[tuple[range, trio.MemorySendChannel[Incoming]]] = []
         self._speaking = Speaking(replica, place, self._direct, self.draw)
+        self.duplicates = Duplicates(replica, database, place.boot, read_clock, self.draw, self._speaking.speak)
         self._dialling = Dialling(
             replica, database, initiators, read_clock, self.draw, loopback=place.loopback, links=links, keep=self._keep
         )
@@ -154,6 +156,7 @@ class Overlay:
             nursery.start_soon(self._dialling.run)
             nursery.start_soon(self.relaying.run)
             nursery.start_soon(self._speaking.run)
+            nursery.start_soon(self.duplicates.run)
             nursery.start_soon(self._run_pushes)
             nursery.start_soon(self._run_expulsions)
             nursery.start_soon(self._replica.run_sweep)
@@ -172,13 +175,9 @@ class Overlay:
         """Keep one link to its end."""
         peer, now = link.peer, self._read_clock()
         fresh = Held(link, now, Exchange(link, self._replica, self.draw), via)
-        old = self.links.get(peer)
-        if old is not None and not old.link.closed.is_set():
-            held = LinkFacts(old.link.session.peer_boot, old.link.initiator, now.steady_s - old.since.steady_s, old.is_direct)
-            if not newer_wins(self._me, peer, held, LinkFacts(link.session.peer_boot, link.initiator, 0, fresh.is_direct)):
-                link.close_nowait("replaced")
-                return
-            old.link.close_nowait("replaced")
+        self.duplicates.see(link)
+        if not await self._takes_place(fresh):
+            return
         self.links[peer] = fresh
         way = f", {link.remote}" if via else f", dialled at {fresh.address}" if fresh.address else ""
         log.info("link to %s is up%s", suffix(peer), way)
@@ -188,19 +187,48 @@ class Overlay:
         finally:
             if self.links.get(peer) is fresh:
                 del self.links[peer]
+                self.duplicates.ended(link)
             if fresh.is_direct:
                 self._dialling.lived(peer, self._read_clock().steady_s - now.steady_s)
             log.info("link to %s is down: %s", suffix(peer), link.close_reason)
             self._links_changed()
 
+    async def _takes_place(self, fresh: Held) -> bool:
+        """Decide whether a fresh link is the one to its machine; where it is not, returns when it has ended."""
+        link, peer = fresh.link, fresh.link.peer
+        while True:
+            held = self.links.get(peer)
+            old = None if held is None or held.link.closed.is_set() else held.link
+            if self.duplicates.is_second(old, link):
+                if old is None or await old.answers(ANSWER_S):
+                    await self.duplicates.keep_second(old, link)
+                    return False
+                old.close_nowait("replaced")
+                if self.links.get(peer) is held or peer not in self.links:
+                    return True
+                continue
+            if held is not None and old is not None:
+                age_s = self._read_clock().steady_s - held.since.steady_s
+                facts = LinkFacts(old.session.peer_boot, old.initiator, age_s, held.is_direct)
+                if not newer_wins(self._me, peer, facts, LinkFacts(link.session.peer_boot, link.initiator, 0, fresh.is_direct)):
+                    link.close_nowait("replaced")
+                    return False
+                old.close_nowait("replaced")
+            return True
+
     async def _run_link(self, held: Held) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(held.exchange.run)
             nursery.start_soon(self._route, held)
+            nursery.start_soon(self._run_told, held)
             if held.address is not None:
                 nursery.start_soon(self._remember, held.link.peer, held.address)
             await held.link.closed.wait()
             nursery.cancel_scope.cancel()
+
+    async def _run_told(self, held: Held) -> None:
+        async for statement in held.exchange.copied:
+            self.duplicates.told_untrusted(statement)
 
     async def _remember(self, peer: NodeId, address: str) -> None:
         now_ms = self._read_clock().wall_ms

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,6 +31,7 @@ from mesh.records import Record, Verdict, admit, judge_rights, make, parse_untru
 from mesh.schemas import BODIES
 
 PUSHES_WAITING_MAX = 1024
+PRESENCES_WAITING_MAX = 256
 SWEEP_S = 60.0
 JUDGED_S = 0.25
 JUST_JOINED_S = 300
@@ -87,6 +89,7 @@ class Replica:
         self.own_came_back = False
         """Whether a peer held something this machine wrote and has no more: its database is an old one."""
         self._watchers: list[tuple[frozenset[int], trio.MemorySendChannel[None]]] = []
+        self._presence_in, self.presences = trio.open_memory_channel[Record](PRESENCES_WAITING_MAX)
         self._push_in, self.pushed = trio.open_memory_channel[Push](PUSHES_WAITING_MAX)
         self.members_now = self._fold()
         self._own_held = self.members_now.certificates.get(identity.node_id)
@@ -398,6 +401,9 @@ class Replica:
         for record in records:
             if record.kind == PRESENCE and record.author != self._identity.node_id:
                 self._hear(record, now.wall_ms, now.steady_s)
+            if record.kind == PRESENCE:
+                with suppress(trio.WouldBlock):
+                    self._presence_in.send_nowait(record)
         self.wake({record.kind for record in records})
 
     def wake(self, changed: Collection[int]) -> None:

@@ -112,10 +112,15 @@ class Machines:
             found.append("this machine has written records with a clock far ahead; others hold them back")
         for alike in namesakes([self.replica.me, *self.replica.members()]).values():
             found.append("machines with one name: " + ", ".join(title(m) for m in alike))
+        found += self.overlay.duplicates.warnings(self._title)
         for node in self.replica.members_now.frozen:
             frozen = self.replica.member(node)
             found.append(f"two certificates disagree about whose {title(frozen) if frozen else node.hex()} is")
         return found
+
+    def _title(self, node: NodeId) -> str:
+        member = self.replica.member(node)
+        return title(member) if member else base32(node)[:8]
 
     async def peers(self, call: Call) -> object:
         """The other machines."""

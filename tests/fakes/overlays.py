@@ -12,10 +12,11 @@ from pathlib import Path
 import trio
 
 from mesh import store
-from mesh.base.clock import Now, read_clock
+from mesh.base.clock import Now, read_clock, version_ms
 from mesh.base.db import Database
 from mesh.base.errors import Unreachable
 from mesh.base.names import NodeId
+from mesh.copies import make_boot
 from mesh.dialer import Initiator, open_join
 from mesh.identity import FLEET, Belongings, Identity, decide_move, finish_move, founding, read_identity
 from mesh.kinds import Role
@@ -129,7 +130,7 @@ async def open_machine(
         links: dict[NodeId, Held] = {}
         said = name or folder.name
         replica = Replica(database, identity, clock, links.keys, lambda: said)
-        boot = secrets.token_bytes(8)
+        boot = make_boot(max(clock().wall_ms, version_ms(replica.newest) + 1), secrets.token_bytes)
         gatehouse = Gatehouse(identity, database, replica, boot)
         place = Place(lambda: said, "test 1", boot, lambda: (address,) if addresses is None else addresses, True, lambda: (0, 1))
         made: list[Machine] = []

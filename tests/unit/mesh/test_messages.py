@@ -14,6 +14,7 @@ from mesh.messages import (
     MESSAGE_BYTES_MAX,
     MESSAGES,
     RECORDS_MAX,
+    Copied,
     Digests,
     Ids,
     Records,
@@ -21,7 +22,7 @@ from mesh.messages import (
 )
 from mesh.records import RECORD_BYTES_MAX
 
-TAGS = {1: Digests, 2: Ids, 3: Want, 4: Records}
+TAGS = {1: Digests, 2: Ids, 3: Want, 4: Records, 36: Copied}
 
 
 def test_numbers_stay_what_they_are_and_within_the_meshs_range():
