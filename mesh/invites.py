@@ -27,6 +27,8 @@ VERSION = 1
 USES_MAX = 100
 TTL_S_MAX = 30 * 86_400
 ADDRESSES_MAX = 3
+LIFE_S_MIN, LIFE_S_MAX = 60, 7 * 86_400
+"""How long a machine that is let in for a while stays one."""
 
 Id16 = Annotated[bytes, Size(16, 16)]
 Key32 = Annotated[bytes, Size(32, 32)]
@@ -49,6 +51,7 @@ class InviteBody:
         roles: What the joiner will get; never admin.
         owner_name: Whose machine it will be; the issuer's own person where ``mine``.
         addresses: Where the issuer listens, ``host:port``; empty: find it on the LAN.
+        life_s: How long the joiner's certificate lives; None: as long as any.
     """
 
     version: Annotated[int, Range(1, 255)]
@@ -62,6 +65,7 @@ class InviteBody:
     mine: bool
     owner_name: Name
     addresses: Annotated[tuple[Annotated[str, Size(3, 80)], ...], Count(ADDRESSES_MAX)]
+    life_s: Annotated[int, Range(LIFE_S_MIN, LIFE_S_MAX)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,36 @@ class _SignedInvite:
     signature: Signature
 
 
-def write_link(key: SigningKey, body: InviteBody) -> str:
-    """Sign an invite and write it as a link."""
+def sign_invite(key: SigningKey, body: InviteBody) -> bytes:
+    """Sign an invite, as it stands in a link and in the fourth message of a join by a code."""
     assert body.issuer_key == key.public
     assert not body.roles & Role.ADMIN, "an invite never carries admin"
     body_bytes = encode(body)
-    signed = encode(_SignedInvite(body_bytes, key.sign(Context.INVITE, MeshId(body.mesh), body_bytes)))
-    return PREFIX + base64.urlsafe_b64encode(signed).decode().rstrip("=")
+    return encode(_SignedInvite(body_bytes, key.sign(Context.INVITE, MeshId(body.mesh), body_bytes)))
+
+
+def write_link(key: SigningKey, body: InviteBody) -> str:
+    """Sign an invite and write it as a link."""
+    return PREFIX + base64.urlsafe_b64encode(sign_invite(key, body)).decode().rstrip("=")
+
+
+def _read_signed_untrusted(raw: bytes) -> InviteBody:
+    """Read a signed invite.
+
+    Args:
+        raw: Anything.
+
+    Raises:
+        Malformed: Not one, or its signature is not by the key inside.
+        BadInvite: Of another version, or it carries admin.
+    """
+    signed = decode_untrusted(_SignedInvite, raw, bytes_max=LINK_CHARS_MAX)
+    body = decode_untrusted(InviteBody, signed.body, bytes_max=640)
+    if not verify(body.issuer_key, Context.INVITE, body.mesh, signed.body, signed.signature):
+        raise Malformed("an invite that its issuer did not sign")
+    if body.version != VERSION or body.roles & Role.ADMIN:
+        raise BadInvite("this invite was made by another version of hivemesh", reason="version", hint="update hivemesh on both machines")
+    return body
 
 
 def read_link_untrusted(text: str) -> InviteBody:
@@ -103,15 +130,9 @@ def read_link_untrusted(text: str) -> InviteBody:
         raw = base64.b64decode(coded + "=" * (-len(coded) % 4), altchars=b"-_", validate=True)
         if base64.urlsafe_b64encode(raw).decode().rstrip("=") != coded:
             raise Malformed("trailing bits")
-        signed = decode_untrusted(_SignedInvite, raw, bytes_max=LINK_CHARS_MAX)
-        body = decode_untrusted(InviteBody, signed.body, bytes_max=640)
+        return _read_signed_untrusted(raw)
     except (Malformed, binascii.Error, ValueError):
         raise _typo() from None
-    if not verify(body.issuer_key, Context.INVITE, body.mesh, signed.body, signed.signature):
-        raise _typo()
-    if body.version != VERSION or body.roles & Role.ADMIN:
-        raise BadInvite("this invite was made by another version of hivemesh", reason="version", hint="update hivemesh on both machines")
-    return body
 
 
 def _typo() -> BadInvite:

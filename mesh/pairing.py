@@ -18,18 +18,11 @@ from mesh.base.crypto import Entropy, SigningKey
 from mesh.base.db import Connection, Database
 from mesh.base.errors import Refused, Unreachable
 from mesh.base.names import NodeId, base32, node_id, suffix
-from mesh.certificates import LIFE_S, Certified
+from mesh.certificates import Certified
+from mesh.granting import GATES_MAX, JOIN_MESSAGE_BYTES_MAX, SNAPSHOT_MAX, Joined
 from mesh.identity import FLEET, GATE, Belongings, Identity
 from mesh.invites import ADDRESSES_MAX, BadInvite, InviteBody, write_link
-from mesh.joining import (
-    GATES_MAX,
-    JOIN_MESSAGE_BYTES_MAX,
-    SNAPSHOT_MAX,
-    Issuer,
-    Joined,
-    Joiner,
-    invite_of_untrusted,
-)
+from mesh.joining import Issuer, Joiner, invite_of_untrusted
 from mesh.kinds import CERTIFICATE, EPOCH, EXPULSION, POLICY, Lane, Role
 from mesh.replica import Replica
 
@@ -99,6 +92,7 @@ class Pairing:
         uses: int,
         ttl_s: int,
         addresses: Sequence[str],
+        life_s: int | None = None,
     ) -> tuple[str, InviteBody]:
         """Mint a link. Minting is the approval.
 
@@ -108,6 +102,7 @@ class Pairing:
             uses: 1 to 100.
             ttl_s: Seconds it can be used.
             addresses: Where this machine listens; empty: the joiner finds it on the LAN.
+            life_s: How long the joiner stays a member; None: as long as any.
 
         Returns:
             The link and what it says.
@@ -146,6 +141,7 @@ class Pairing:
             mine=for_person is None,
             owner_name=for_person or own.owner_name,
             addresses=tuple(addresses[:ADDRESSES_MAX]),
+            life_s=life_s,
         )
         link = write_link(self._identity.node, body)
         if not await self._database.write(lambda connection: store.add_invite(connection, body)):
@@ -185,7 +181,7 @@ class Pairing:
         offer, request = issuer.offer_untrusted(await _receive(pipe))
         await pipe.send(offer)
         confirmation = await _receive(pipe)
-        wire = issuer.certificate_untrusted(confirmation, now_s=self._now_s(), life_s=LIFE_S)
+        wire = issuer.certificate_untrusted(confirmation, now_s=self._now_s())
         record = self._replica.sign(CERTIFICATE, node_id(request.public_key), wire)
         now_ms = self._read_clock().wall_ms
 

@@ -24,6 +24,7 @@ from mesh.base.names import NodeId, OwnerId, clean_name
 from mesh.base.ports import Entry, Member
 from mesh.certificates import Certified, Genesis
 from mesh.identity import Identity
+from mesh.invites import LIFE_S_MAX
 from mesh.kinds import CERTIFICATE, EXPULSION, PRESENCE, Lane, Role, role_names, rule_of
 from mesh.members import Members
 from mesh.presence import Heard
@@ -130,11 +131,12 @@ class Replica:
         return self._member(certified, self._states(now).get(node, "live"), now)
 
     def members(self) -> list[Member]:
-        """List every machine but this one, by name."""
+        """List every machine but this one, by name; who was let in for a while only is gone once that is over."""
         now = self._read_clock()
         states = self._states(now)
         others = (c for n, c in self.members_now.certificates.items() if n != self._identity.node_id)
-        return sorted((self._member(c, states[c.node], now) for c in others), key=lambda m: (m.name, m.node))
+        there = (c for c in others if not _is_over(c, now.wall_ms // 1000))
+        return sorted((self._member(c, states[c.node], now) for c in there), key=lambda m: (m.name, m.node))
 
     def _states(self, now: Now) -> dict[NodeId, str]:
         """Judge everybody; the judgement holds for a moment, since one command asks for every member."""
@@ -440,3 +442,9 @@ class Replica:
     def may(self, role: Role) -> bool:
         """Whether this machine has a role."""
         return bool(self._own.roles & role)
+
+
+def _is_over(certified: Certified, now_s: int) -> bool:
+    """Whether a machine was let in for a while only, and that is over."""
+    end_s = certified.not_after_s
+    return end_s is not None and now_s > end_s and end_s - certified.not_before_s <= LIFE_S_MAX

@@ -35,6 +35,8 @@ def register(name: str, parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--uses", metavar="N", type=int, default=1, help="how many machines may use it")
     parser.add_argument("--ttl", metavar="24h", default="24h", help="how long it can be used")
     parser.add_argument("--no-addresses", action="store_true", help="put no address into it; the joiner finds this machine on the LAN")
+    parser.add_argument("--ephemeral", metavar="1h", help="let the machine in for this long only (1m to 7d), for example a job of a CI")
+    parser.add_argument("--qr", action="store_true", help="draw the link as a QR code too, on a terminal")
     parser.set_defaults(act=_invite)
 
 
@@ -48,17 +50,38 @@ def _invite(arguments: argparse.Namespace, console: Console) -> int:
         "ttl": arguments.ttl,
         "no_addresses": arguments.no_addresses,
     }
+    if arguments.ephemeral is not None:
+        parse_duration_s(arguments.ephemeral)
+        args["ephemeral"] = arguments.ephemeral
     if arguments.person is not None:
         args["for"] = arguments.person
     found: Any = call(console.home, "invite", args)
     if console.as_json:
         console.json(found)
         return 0
+    if arguments.qr:
+        _draw(str(found["link"]), console)
     console.line(shown(found["link"]))
     whose = shown(found["owner"])
     console.note(f"for a machine of {whose}, as {shown(', '.join(found['roles']))}; {counted(found['uses'], 'use')}, until {shown(found['expires_at'])}")
+    if found.get("ephemeral_s"):
+        console.note(f"the machine that joins is a member for {arguments.ephemeral}, then no more")
     console.note("whoever has it can join. On the other machine paste it there: hivemesh join -")
     return 0
+
+
+def _draw(link: str, console: Console) -> None:
+    """Draw a link in half blocks, dark on light whatever the terminal's colours are; elsewhere the link alone is there."""
+    if not console.on_terminal:
+        return
+    from node.cli.picture import draw_link
+
+    drawn = draw_link(link, coloured=console.coloured)
+    if drawn is None:
+        console.note("this link is too long to be drawn 80 columns wide")
+        return
+    for row in drawn:
+        console.line(row)
 
 
 def _join(arguments: argparse.Namespace, console: Console) -> int:

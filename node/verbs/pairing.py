@@ -14,7 +14,15 @@ from mesh.base.names import MeshId, base32, clean_name
 from mesh.certificates import Certified
 from mesh.discovery import Discovery
 from mesh.identity import Belongings
-from mesh.invites import TTL_S_MAX, USES_MAX, BadInvite, InviteBody, read_link_untrusted
+from mesh.invites import (
+    LIFE_S_MAX,
+    LIFE_S_MIN,
+    TTL_S_MAX,
+    USES_MAX,
+    BadInvite,
+    InviteBody,
+    read_link_untrusted,
+)
 from mesh.kinds import Role, role_names, roles_named
 from mesh.pairing import Pairing, Pipe, Unfinished, join_over
 from mesh.replica import Replica
@@ -68,6 +76,10 @@ class PairingVerbs:
         ttl_s = parse_duration_s(call.optional_text("ttl", bytes_max=16) or "24h")
         if ttl_s > TTL_S_MAX:
             raise Usage("an invite lives at most 30 days", hint="choose a shorter --ttl")
+        ephemeral = call.optional_text("ephemeral", bytes_max=16)
+        life_s = None if ephemeral is None else parse_duration_s(ephemeral)
+        if life_s is not None and not LIFE_S_MIN <= life_s <= LIFE_S_MAX:
+            raise Usage("a machine is let in for a while of 1 minute to 7 days", hint="choose another --ephemeral, or leave it out")
         uses = call.optional_integer("uses", low=1, high=USES_MAX) or 1
         link, body = await self.pairing.mint(
             for_person=None if person is None else clean_name(person, fallback="somebody"),
@@ -75,6 +87,7 @@ class PairingVerbs:
             uses=uses,
             ttl_s=ttl_s,
             addresses=() if call.flag("no_addresses") else self.advertised(),
+            life_s=life_s,
         )
         return {
             "id": base32(body.invite),
@@ -87,6 +100,7 @@ class PairingVerbs:
             "roles": sorted(role_names(Role(body.roles))),
             "owner": body.owner_name,
             "addresses": list(body.addresses),
+            "ephemeral_s": body.life_s,
         }
 
     async def join(self, call: Call) -> object:

@@ -22,10 +22,11 @@ from mesh.base.errors import PeerFault, Refused
 from mesh.base.names import NodeId
 from mesh.certificates import SignedCertificate, certificate_body_untrusted
 from mesh.copies import ProofBody, proven_untrusted, read_proof_untrusted
+from mesh.granting import JoinGrant
 from mesh.handshake import HelloCache, Initiator, Responder
 from mesh.identity import founding
 from mesh.invites import InviteBody, OpenInvite, read_link_untrusted, write_link
-from mesh.joining import Issuer, Joiner, JoinGrant, invite_of_untrusted
+from mesh.joining import Issuer, Joiner, invite_of_untrusted
 from mesh.kinds import Role
 from mesh.messages import MESSAGE_BYTES_MAX, MESSAGES, Ids
 from mesh.presence import Presence
@@ -75,7 +76,7 @@ def exchange() -> dict[str, bytes]:
     request = asks.request_untrusted(answer)
     offer, _ = grants.offer_untrusted(request)
     confirmation, _ = asks.confirm_untrusted(offer, now_s=NOW_S)
-    grants.certificate_untrusted(confirmation, now_s=NOW_S, life_s=60)
+    grants.certificate_untrusted(confirmation, now_s=NOW_S)
     grant = grants.grant(MINI.record.wire, (GATE,), GATE, tuple(r.wire for r in MESH.records))
     return {
         "m1": here.hello, "m2": reply, "m3": closing, "j1": asks.hello, "j2": answer, "j3": request, "j4": offer, "j5": confirmation, "j6": grant,
@@ -115,7 +116,7 @@ def take_j5(data: bytes) -> None:
     grants = issuer()
     grants.accept_untrusted(SOUND["j1"], now_s=NOW_S)
     grants.offer_untrusted(SOUND["j3"])
-    grants.certificate_untrusted(data, now_s=NOW_S, life_s=60)
+    grants.certificate_untrusted(data, now_s=NOW_S)
 
 
 def take_j6(data: bytes) -> None:
@@ -129,27 +130,27 @@ def inside_j3(data: bytes) -> None:
     """Who holds the link holds the keys of the exchange, so what is inside the seal is as hostile as the seal."""
     asks, grants = joiner(), issuer()
     asks.request_untrusted(grants.accept_untrusted(asks.hello, now_s=NOW_S))
-    assert asks._exchange is not None
-    assert grants._exchange is not None
-    asks._exchange.transcript = grants._exchange.transcript
-    grants.offer_untrusted(asks._exchange.seal("join request", data))
+    assert asks.exchange is not None
+    assert grants.exchange is not None
+    asks.exchange.transcript = grants.exchange.transcript
+    grants.offer_untrusted(asks.exchange.seal("join request", data))
 
 
 def inside_j4(data: bytes) -> None:
     asks, grants = joiner(), issuer()
     request = asks.request_untrusted(grants.accept_untrusted(asks.hello, now_s=NOW_S))
-    assert grants._exchange is not None
-    grants._exchange.unseal("join request", request)
-    asks.confirm_untrusted(grants._exchange.seal("join offer", data), now_s=NOW_S)
+    assert grants.exchange is not None
+    grants.exchange.unseal_untrusted("join request", request)
+    asks.confirm_untrusted(grants.exchange.seal("join offer", data), now_s=NOW_S)
 
 
 def inside_j6(data: bytes) -> None:
     asks, grants = joiner(), issuer()
     offer, _ = grants.offer_untrusted(asks.request_untrusted(grants.accept_untrusted(asks.hello, now_s=NOW_S)))
     confirmation, _ = asks.confirm_untrusted(offer, now_s=NOW_S)
-    assert grants._exchange is not None
-    grants._exchange.unseal("join confirmation", confirmation)
-    asks.finish_untrusted(grants._exchange.seal("join grant", data), now_ms=NOW.wall_ms)
+    assert grants.exchange is not None
+    grants.exchange.unseal_untrusted("join confirmation", confirmation)
+    asks.finish_untrusted(grants.exchange.seal("join grant", data), now_ms=NOW.wall_ms)
 
 
 def take_record(data: bytes) -> None:
@@ -195,13 +196,13 @@ def sound_inside() -> dict[str, bytes]:
     request = asks.request_untrusted(grants.accept_untrusted(asks.hello, now_s=NOW_S))
     reader = issuer()
     reader.accept_untrusted(asks.hello, now_s=NOW_S)
-    assert reader._exchange is not None
-    plain3 = reader._exchange.unseal("join request", request)
+    assert reader.exchange is not None
+    plain3 = reader.exchange.unseal_untrusted("join request", request)
     offer, _ = grants.offer_untrusted(request)
     other = joiner()
     other.request_untrusted(SOUND["j2"])
-    assert other._exchange is not None
-    plain4 = other._exchange.unseal("join offer", offer)
+    assert other.exchange is not None
+    plain4 = other.exchange.unseal_untrusted("join offer", offer)
     plain6 = encode(JoinGrant(MINI.record.wire, (GATE,), GATE, tuple(r.wire for r in MESH.records)))
     return {"j3": plain3, "j4": plain4, "j6": plain6}
 

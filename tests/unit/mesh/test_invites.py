@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.base.clock import Now
-from mesh.base.codec import decode_untrusted, encode
+from mesh.base.codec import Malformed, decode_untrusted, encode
 from mesh.base.crypto import SigningKey
 from mesh.base.errors import MeshError, PeerFault
 from mesh.base.names import node_id
@@ -60,7 +60,7 @@ def pair(founded: Founded, invite: InviteBody, *, change=lambda step, data: data
     request = joiner.request_untrusted(change(2, reply))
     offer, _ = issuer.offer_untrusted(change(3, request))
     confirmation, seen = joiner.confirm_untrusted(change(4, offer), now_s=NOW_S)
-    wire = issuer.certificate_untrusted(change(5, confirmation), now_s=NOW_S, life_s=1000)
+    wire = issuer.certificate_untrusted(change(5, confirmation), now_s=NOW_S)
     joined = joiner.finish_untrusted(change(6, founded.grant(issuer, wire, fleet=invite.mine)), now_ms=NOW.wall_ms)
     return joined, seen
 
@@ -178,7 +178,7 @@ def test_a_certificate_other_than_promised_is_refused():
     issuer = founded.issuer(more)
     offer, _ = issuer.offer_untrusted(joiner.request_untrusted(issuer.accept_untrusted(joiner.hello, now_s=NOW_S)))
     confirmation, _ = joiner.confirm_untrusted(offer, now_s=NOW_S)
-    wire = issuer.certificate_untrusted(confirmation, now_s=NOW_S, life_s=1000)
+    wire = issuer.certificate_untrusted(confirmation, now_s=NOW_S)
     with pytest.raises(PeerFault):
         joiner.finish_untrusted(founded.grant(issuer, wire, fleet=True), now_ms=NOW.wall_ms)
 
@@ -190,7 +190,7 @@ def test_a_gate_key_nobody_committed_to_is_refused():
     issuer = founded.issuer(invite)
     offer, _ = issuer.offer_untrusted(joiner.request_untrusted(issuer.accept_untrusted(joiner.hello, now_s=NOW_S)))
     confirmation, _ = joiner.confirm_untrusted(offer, now_s=NOW_S)
-    wire = issuer.certificate_untrusted(confirmation, now_s=NOW_S, life_s=1000)
+    wire = issuer.certificate_untrusted(confirmation, now_s=NOW_S)
     assert issuer.request is not None
     record = make(founded.node, founded.mesh, CERTIFICATE, node_id(issuer.request.public_key), (NOW.wall_ms << 16) + 9, wire)
     grant = issuer.grant(record.wire, (os.urandom(32),), founded.goods.fleet_key, tuple(r.wire for r in founded.goods.records))
@@ -235,3 +235,21 @@ def test_encoding_is_stable():
     founded = Founded()
     invite = founded.invite()
     assert encode(invite) == encode(invite)
+
+
+def test_a_link_of_before_machines_could_be_let_in_for_a_while_is_still_read():
+    """The field came later; without it a member stays as long as any."""
+    old = (
+        "hmi_gliGiwFQ7E6d3TkpRugpVgvCzO50fFggTLTwLyqYIoBW-IWLOg5_Ur5DRyaoLDY7UQwtFQFbNQ5QAAECAwQFBgcICQoLDA0O"
+        "D1AQERITFBUWFxgZGhscHR4fBgEaa0sjgPVjYW5hgm4xOTIuMC4yLjE6OTg0N3JbMjAwMTpkYjg6OjFdOjk4NDdYQKHzYjqyvUGC"
+        "DNZeLzf1CdQuFS2-nE99-B5ZwI1-bG4Bd6Y5tT6Ez4aG0IwH-GyOxGBUH39XrT72jUbelbysZQk"
+    )
+    body = read_link_untrusted(old)
+    assert (body.life_s, body.owner_name) == (None, "ana")
+
+
+@pytest.mark.parametrize("life_s", [59, 7 * 86_400 + 1])
+def test_a_while_has_bounds(life_s: int):
+    key = SigningKey(bytes(32))
+    with pytest.raises(Malformed):
+        write_link(key, InviteBody(1, bytes(16), key.public, bytes(16), bytes(16), 2, 1, 1, True, "ana", (), life_s))

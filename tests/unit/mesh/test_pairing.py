@@ -21,9 +21,10 @@ from mesh.base.db import Database
 from mesh.base.errors import MeshError, PeerFault, Refused, Unreachable
 from mesh.base.names import node_id, owner_id
 from mesh.certificates import Certified, Genesis, certificate_body_untrusted, issue, mesh_id, sign_owner
+from mesh.granting import Joined, JoinRequest
 from mesh.identity import Belongings, Identity, decide_move, finish_move, founding, read_identity
 from mesh.invites import BadInvite, InviteBody, OpenInvite, read_link_untrusted
-from mesh.joining import Issuer, Joined, Joiner, JoinOffer, JoinRequest
+from mesh.joining import Issuer, Joiner, JoinOffer
 from mesh.kinds import CERTIFICATE, Lane, Role
 from mesh.members import Members
 from mesh.pairing import Pairing, join_over
@@ -391,8 +392,8 @@ def cores(node: Node, invite: InviteBody, owner: SigningKey | None = None) -> tu
 
 
 def key_of(exchange_end: Joiner | Issuer):
-    assert exchange_end._exchange is not None
-    return exchange_end._exchange
+    assert exchange_end.exchange is not None
+    return exchange_end.exchange
 
 
 @pytest.mark.parametrize("context", [c for c in Context if c is not Context.INVITE])
@@ -433,7 +434,7 @@ async def test_a_joiners_signature_for_another_purpose_does_not_prove_its_key(no
 async def test_an_issuers_signature_for_another_purpose_does_not_prove_its_key(node: Node, context: Context):
     joiner, issuer = cores(node, await node.invite())
     request = joiner.request_untrusted(issuer.accept_untrusted(joiner.hello, now_s=NOW_S))
-    key_of(issuer).unseal("join request", request)
+    key_of(issuer).unseal_untrusted("join request", request)
     me = node.identity
     signature = me.node.sign(context, me.mesh, key_of(issuer).transcript)
     offer = JoinOffer(me.genesis, node.replica.members_now.chain_of(me.node_id), signature)
@@ -468,7 +469,7 @@ async def test_an_issuer_that_shows_another_machines_certificate_is_refused(node
     mini = outcome[1].certified
     joiner, issuer = cores(node, await node.invite())
     request = joiner.request_untrusted(issuer.accept_untrusted(joiner.hello, now_s=NOW_S))
-    key_of(issuer).unseal("join request", request)
+    key_of(issuer).unseal_untrusted("join request", request)
     me = node.identity
     signature = me.node.sign(Context.JOIN_RESPONDER, me.mesh, key_of(issuer).transcript)
     offer = JoinOffer(me.genesis, (mini.wire, *node.replica.members_now.chain_of(me.node_id)), signature)
@@ -484,7 +485,7 @@ async def test_a_grant_that_differs_from_the_invite_is_refused(node: Node, lie: 
     me = node.identity
     offer, request = issuer.offer_untrusted(joiner.request_untrusted(issuer.accept_untrusted(joiner.hello, now_s=NOW_S)))
     confirmation, _ = joiner.confirm_untrusted(offer, now_s=NOW_S)
-    honest = issuer.certificate_untrusted(confirmation, now_s=NOW_S, life_s=60)
+    honest = issuer.certificate_untrusted(confirmation, now_s=NOW_S)
     body = certificate_body_untrusted(honest)
     assert body is not None
     other = SigningKey(bytes([9]) * 32)
@@ -513,3 +514,27 @@ async def test_a_joiner_that_goes_away_while_its_use_is_spent_leaves_both_or_nei
         with trio.move_on_after(0.004 + 0.0007 * number):
             await join(node, invite)
         assert len(node.replica.members()) + 1 == len(node.certificates())
+
+
+async def test_a_machine_let_in_for_a_while_is_a_member_for_that_long_and_then_not_even_listed(node: Node):
+    invite = await node.invite(life_s=3600)
+    outcome, served = await join(node, invite)
+    assert served is None
+    assert isinstance(outcome, tuple)
+    own = outcome[1].certified
+    assert own.not_after_s is not None
+    assert own.not_after_s - own.not_before_s == 3600
+    assert [member.name for member in node.replica.members()] == ["mini"]
+    with pytest.raises(Refused, match="expired"):
+        node.replica.members_now.check_untrusted((own.wire, *node.replica.members_now.chain_of(node.identity.node_id)), now_s=NOW_S + 3601, me=node.identity.node_id)
+    node.now = Now(NOW.wall_ms + 3_601_000, NOW.steady_s + 3601)
+    assert node.replica.members() == []
+
+
+async def test_a_joiner_refuses_to_be_a_member_for_longer_than_the_invite_said(node: Node):
+    """What is granted must be what was shown before: the issuer cannot change its mind about the end."""
+    invite = await node.invite()
+    promised = replace(invite, life_s=60)
+    outcome, _ = await join(node, promised)
+    assert isinstance(outcome, PeerFault)
+    assert "longer" in outcome.message

@@ -158,7 +158,7 @@ def pairing(*, mine: bool) -> Vectors:
     request = joiner.request_untrusted(reply)
     offer, _ = issuer.offer_untrusted(request)
     confirmation, _ = joiner.confirm_untrusted(offer, now_s=NOW_S)
-    certificate = issuer.certificate_untrusted(confirmation, now_s=NOW_S, life_s=90 * 86_400)
+    certificate = issuer.certificate_untrusted(confirmation, now_s=NOW_S)
     record = make(node, mesh, kinds.CERTIFICATE, node_id(joiner_key.public), VERSION + 2, certificate)
     grant = issuer.grant(record.wire, goods.gates, goods.fleet_key if mine else None, tuple(r.wire for r in goods.records))
     joined = joiner.finish_untrusted(grant, now_ms=NOW.wall_ms)
