@@ -21,6 +21,8 @@ from mesh.base.codec import Malformed, decode_untrusted, encode, load_untrusted
 from mesh.base.errors import PeerFault, Refused
 from mesh.base.names import NodeId
 from mesh.certificates import SignedCertificate, certificate_body_untrusted
+from mesh.circuitpipe import CircuitPipe
+from mesh.circuits import Relay, Surroundings, Why, read_answer_untrusted, read_open_untrusted
 from mesh.copies import ProofBody, proven_untrusted, read_proof_untrusted
 from mesh.granting import JoinGrant
 from mesh.handshake import HelloCache, Initiator, Responder
@@ -28,14 +30,15 @@ from mesh.identity import founding
 from mesh.invites import InviteBody, OpenInvite, read_link_untrusted, write_link
 from mesh.joining import Issuer, Joiner, invite_of_untrusted
 from mesh.kinds import Role
-from mesh.messages import MESSAGE_BYTES_MAX, MESSAGES, Ids
+from mesh.messages import CIRCUIT_MESSAGES, MESSAGE_BYTES_MAX, MESSAGES, CircuitAnswer, CircuitOpen, Ids
 from mesh.presence import Presence
 from mesh.records import Record, Verdict, parse_untrusted
 from mesh.schemas import BODIES
+from tests.fakes.channels import FakeNetwork
 from tests.fakes.meshes import NOW, NOW_S, Drawn, Mesh
 
 ROOT = Path(__file__).parents[2]
-CORES = ("records", "presence", "members", "invites", "handshake", "copies", "base/codec")
+CORES = ("records", "presence", "circuits", "members", "invites", "handshake", "copies", "base/codec")
 
 MESH = Mesh("fuzz")
 MINI = MESH.machine("mini")
@@ -173,6 +176,22 @@ def take_message(data: bytes) -> None:
     MESSAGES.decode_untrusted(data, bytes_max=MESSAGE_BYTES_MAX)
 
 
+def take_circuit(data: bytes) -> None:
+    """Whatever is asked for, a relay hands on only what names it and its neighbour, each machine once."""
+    relay = Relay(ROUTE[1])
+    around = Surroundings(set(ROUTE), lambda node: node in ROUTE, True)
+    opened = read_open_untrusted(data)
+    verdict = relay.admit(opened, ROUTE[0], around, 0.0, direct=True)
+    assert isinstance(verdict, Why) or opened.route[:3] == ROUTE[:3]
+
+
+def take_piece(data: bytes) -> None:
+    """A piece is a part of a message or a fault; nothing is gathered beyond a message."""
+    pipe = CircuitPipe(FakeNetwork().join(ROUTE[0]), is_client=True, remote="via x")  # type: ignore[arg-type]
+    pipe._take_untrusted(data)
+    assert pipe._parts_bytes == len(data) - 1
+
+
 def take_body(data: bytes) -> None:
     for number, body in BODIES.items():
         try:
@@ -209,6 +228,8 @@ def sound_inside() -> dict[str, bytes]:
 
 SOUND_INSIDE = sound_inside()
 LINK = write_link(MESH.founder.key, INVITE).encode()
+ROUTE = tuple(NodeId(bytes((number,)) * 16) for number in range(4))
+CIRCUIT = CIRCUIT_MESSAGES.encode(CircuitOpen(ROUTE, 1, bytes(57)))
 COPIES = encode(ProofBody(MINI.key.public, (), (RECORD.wire, RECORD.wire)))
 TARGETS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "handshake accept_untrusted": (lambda data: responder().accept_untrusted(data), SOUND["m1"]),
@@ -234,6 +255,9 @@ TARGETS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "base/codec load_untrusted": (lambda data: load_untrusted(data, bytes_max=4096), MINI.certificate),
     "base/codec decode_untrusted": (lambda data: decode_untrusted(SignedCertificate, data, bytes_max=4096), MINI.certificate),
     "messages decode_untrusted": (take_message, MESSAGES.encode(Ids(1, (bytes(32),) * 3, True))),
+    "circuits read_open_untrusted": (take_circuit, CIRCUIT),
+    "circuits read_answer_untrusted": (read_answer_untrusted, CIRCUIT_MESSAGES.encode(CircuitAnswer(bytes(300)))),
+    "circuitpipe pieces": (take_piece, bytes(300)),
     "schemas bodies": (take_body, PRESENCE),
 }
 

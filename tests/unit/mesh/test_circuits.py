@@ -255,6 +255,18 @@ def test_circuits_end_where_a_machine_on_them_goes_or_nothing_passes():
     assert [circuit for circuit, _ in relay.overdue(around(out=(ME,)), 0.0)] == [through, here]
 
 
+def test_the_bytes_stay_what_they_are():
+    frozen = {
+        opened(ME, R, TARGET): "8414835001010101010101010101010101010101500606060606060606060606060606060650020202020202020202020202020202020145" + b"hello".hex(),
+        CircuitRefused(1, int(Why.FULL)): "83150107",
+        CircuitAnswer(b"reply"): "821645" + b"reply".hex(),
+    }
+    assert {message: CIRCUIT_MESSAGES.encode(message).hex() for message in frozen} == frozen
+    assert {why.name: int(why) for why in Why} == {
+        "MALFORMED": 1, "NESTED": 2, "TOO_OFTEN": 3, "NOT_A_MEMBER": 4, "NO_RELAY": 5, "NO_LINK": 6, "FULL": 7, "NO_HANDSHAKE": 8,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("message", [opened(ME, R, TARGET), CircuitRefused(1, 3), CircuitAnswer(b"reply")], ids=lambda m: type(m).__name__)
 def test_each_message_is_read_where_it_belongs_and_nowhere_else(message):
     data = CIRCUIT_MESSAGES.encode(message)

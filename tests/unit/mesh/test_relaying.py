@@ -14,6 +14,7 @@ from mesh.base.codec import encode
 from mesh.base.errors import Unreachable
 from mesh.certificates import Expulsion
 from mesh.circuits import Why, read_answer_untrusted
+from mesh.identity import Belongings
 from mesh.kinds import EXPULSION, LESSON, Role
 from mesh.messages import CIRCUIT_MESSAGES, CIRCUIT_PURPOSE, CircuitAnswer, CircuitOpen, CircuitRefused
 from tests.fakes.overlays import WORKING, Machine, founder, open_machine, until
@@ -95,6 +96,48 @@ async def test_two_machines_that_cannot_dial_each_other_speak_through_a_third(tm
 async def _all(channel) -> AsyncIterator[bytes]:
     while (message := await channel.receive()) is not None:
         yield message
+
+
+async def test_two_relays_in_a_row_and_the_way_back_is_the_same_way(tmp_path: Path):
+    """Nobody is told where anybody is: each knows only whom it dials."""
+    async with open_machine(tmp_path / "near", founder("near"), addresses=NOWHERE) as near:
+        left_goods, far_goods, right_goods = [await near.invited(name) for name in ("left", "far", "right")]
+        right_goods = Belongings(right_goods.keys, right_goods.genesis, right_goods.records, right_goods.gates, right_goods.fleet_key)
+        async with (
+            open_machine(tmp_path / "left", left_goods, addresses=NOWHERE) as left,
+            open_machine(tmp_path / "far", far_goods, addresses=NOWHERE) as far,
+            open_machine(tmp_path / "right", right_goods, addresses=NOWHERE) as right,
+        ):
+            await until(lambda: near.linked(left, far) and far.replica.member(right.id) is not None)
+            await right.overlay.connect([far.address], far.id)
+            await until(lambda: via(left, right) == (near.id, far.id) and via(right, left) == (far.id, near.id))
+            assert via(left, far) == (near.id,)
+            inbox = left.overlay.incoming(PURPOSES)
+            await right.overlay.open_channel(left.id, PURPOSES[0], b"hello")
+            with trio.fail_after(5):
+                assert (await inbox.receive()).channel.peer == right.id
+
+
+async def test_a_relay_holds_no_more_than_its_windows_for_an_end_that_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(circuits, "CIRCUIT_BYTES_S", 1 << 30)
+    monkeypatch.setattr(circuits, "PEER_BYTES_S", 1 << 30)
+    monkeypatch.setattr(circuits, "RELAYED_BYTES_S", 1 << 30)
+    async with open_line(tmp_path) as (left, between, right):
+        await linked(left, between, right)
+        taken = []
+        monkeypatch.setattr(right.overlay.relaying, "take_nowait", lambda incoming, *, direct: taken.append(incoming))
+        request = CIRCUIT_MESSAGES.encode(CircuitOpen((left.id, between.id, right.id), 1, b"no hello"))
+        hop = await left.overlay.links[between.id].link.open_channel(CIRCUIT_PURPOSE, request)
+        sent = 0
+        while True:
+            with trio.move_on_after(1) as stuck:
+                await hop.send(bytes(60_000))
+                sent += 60_000
+            if stuck.cancelled_caught:
+                break
+            assert sent < 2 << 20, "somebody keeps it all"
+        assert len(taken) == 1
+        assert sent >= 4 * 200_000, "two windows and two queues"
 
 
 async def test_a_circuit_states_no_link_and_is_no_way_for_another(tmp_path: Path):
