@@ -125,6 +125,8 @@ def choose_routes(
     between.sort(key=lambda relay: digest(me, target, relay, size=8, person=b"hivemesh-route"))
     first = [relay for relay in between if relay in linked and (me, relay) not in false_links]
     last = [relay for relay in between if joined(relay, target)]
+    if not first or not last:
+        return []
     found: list[Route] = []
     for ways in (_over_one(first, last), _over_two(first, last, joined), _over_three(first, last, between, joined)):
         for way in ways:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import trio
 
 from mesh.base.codec import encode
-from mesh.base.errors import OurFault
+from mesh.base.errors import OurFault, Refused
 from mesh.base.names import NodeId
 from mesh.kinds import PRESENCE
 from mesh.presence import LINK_AGE_S_MIN, LINKS_MAX, Presence, link_mark, period_s
@@ -82,7 +82,7 @@ class Speaking:
             members = len(self._replica.members_now.certificates)
             try:
                 await self._replica.publish(PRESENCE, b"", encode(self._presence(members)))
-            except OurFault as fault:
+            except (OurFault, Refused) as fault:
                 log.error("presence was not published: %s", fault.message)
             with trio.move_on_after(period_s(members) * (0.9 + 0.1 * self._draw())):
                 await self._speak_now.wait()
