@@ -26,6 +26,7 @@ class CircuitPipe:
     Attributes:
         remote: As given; proves nothing.
         is_client: As given.
+        received_bytes: How many bytes came so far, of whole messages or not.
     """
 
     def __init__(self, channel: Channel, *, is_client: bool, remote: str) -> None:
@@ -34,6 +35,7 @@ class CircuitPipe:
         self.remote = remote
         self._parts: list[bytes] = []
         self._parts_bytes = 0
+        self.received_bytes = 0
 
     async def send(self, message: bytes) -> None:
         """Send one message; waits while the way does not take it.
@@ -66,6 +68,7 @@ class CircuitPipe:
             piece = await self._channel.receive()
             if piece is None:
                 raise PipeLost("the circuit ended")
+            self.received_bytes += len(piece)
             if self._take_untrusted(piece):
                 message = b"".join(self._parts)
                 self._parts, self._parts_bytes = [], 0

@@ -53,6 +53,11 @@ class MessagePipe(Protocol):
         """Whether this side began."""
         ...
 
+    @property
+    def received_bytes(self) -> int:
+        """How many bytes came so far, of whole messages or not."""
+        ...
+
     async def send(self, message: bytes) -> None:
         """Send one message; raises Unreachable."""
         ...
@@ -326,11 +331,15 @@ class Link:
 
     async def _beat(self) -> None:
         """Watch both clocks and the peer's signs of life."""
-        liveness = Liveness(self._clock())
+        liveness = Liveness(self._clock(), initiator=self.initiator)
+        received_bytes = 0
         while True:
             await trio.sleep(TICK_S)
             writing_s = 0.0 if self._writing_since is None else trio.current_time() - self._writing_since
-            verdict = liveness.tick(self._clock(), heard=self._heard, writing_s=writing_s)
+            before, received_bytes = received_bytes, self._pipe.received_bytes
+            verdict = liveness.tick(
+                self._clock(), heard=self._heard, arriving=received_bytes > before, writing_s=writing_s
+            )
             self._heard = False
             if verdict is Verdict.PING:
                 self._ping()

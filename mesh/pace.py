@@ -13,17 +13,20 @@ BUDGET_BYTES_MIN = 4 * 1024
 BUDGET_BYTES_MAX = 192 * 1024
 """Three whole channel messages. Measured on loopback: less costs more system calls, more leaves the caches."""
 
-TICK_S = 5.0
+TICK_S = 1.0
 """How often :meth:`Liveness.tick` is asked."""
-PING_EVERY_S = 15.0
-SILENT_S = 40.0
-"""Nothing heard for this long: the peer is gone. With the tick, it is noticed within 45 s."""
-PROBE_S = 10.0
-"""The time a peer has to answer after this machine slept."""
+QUIET_S = 2.0
+"""Nothing heard for this long: the dialling side asks. One question and its answer are a sign of life for both."""
+QUIET_FAR_S = 3.5
+"""The same on the other side: it asks only where the dialling side does not."""
+SILENT_S = 6.0
+"""Nothing heard for this long: the peer is gone. With the tick, it is noticed within 7 s."""
+LAG_S = 1.0
+"""A tick that comes this much too late: this machine slept or was busy, and its own silence says nothing."""
 JUMP_S = 15.0
-"""A tick that comes this much too late by either clock means that the machine slept or the clock was set."""
+"""The two clocks went apart by this between two ticks: the machine slept or its clock was set."""
 WRITE_S = 30.0
-"""A payload the peer does not take for this long: it is too slow."""
+"""A payload that is not taken, or not whole, for this long: the peer is too slow."""
 
 
 class PayloadBudget:
@@ -62,47 +65,50 @@ class Verdict(Enum):
 class Liveness:
     """Whether the peer of a link is still there. Any authenticated payload counts as a sign of life.
 
-    After a sleep nothing was heard for long, yet the link may be whole: the peer then gets PROBE_S to answer.
+    A peer that is slow is kept: bytes of a payload that is still on its way count for as long as WRITE_S. So is the
+    peer of a machine that is slow itself: after a late tick the count begins anew, with a question.
 
     Args:
         now: The clock at the start.
+        initiator: Whether this side dialled.
     """
 
-    def __init__(self, now: Now) -> None:
+    def __init__(self, now: Now, *, initiator: bool = True) -> None:
         self._last_tick = now
-        self._heard_s = self._pinged_s = now.steady_s
-        self._probe_until_s: float | None = None
+        self._heard_s = self._whole_s = now.steady_s
+        self._quiet_s = QUIET_S if initiator else QUIET_FAR_S
+        self._asked = False
 
-    def tick(self, now: Now, *, heard: bool, writing_s: float) -> Verdict:
+    def tick(self, now: Now, *, heard: bool, arriving: bool = False, writing_s: float = 0.0) -> Verdict:
         """Judge once every TICK_S.
 
         Args:
             now: The clock.
-            heard: Whether anything came since the last tick.
+            heard: Whether a payload came since the last tick.
+            arriving: Whether bytes came since the last tick that are no whole payload yet.
             writing_s: For how long the payload in flight has been waiting; 0 where none is.
 
         Returns:
-            What to do; PING at once after a jump of either clock.
+            What to do; PING at once after a late tick or a jump of a clock.
         """
         steady_s = now.steady_s - self._last_tick.steady_s
         wall_s = (now.wall_ms - self._last_tick.wall_ms) / 1000
-        jumped = steady_s > TICK_S + JUMP_S or abs(wall_s - steady_s) > JUMP_S
+        unsure = steady_s > TICK_S + LAG_S or abs(wall_s - steady_s) > JUMP_S
         self._last_tick = now
-        if heard:
-            self._heard_s, self._probe_until_s = now.steady_s, None
-        if jumped:
-            self._probe_until_s, self._pinged_s = now.steady_s + PROBE_S, now.steady_s
-            return Verdict.PING
-        return self._judge(now.steady_s, writing_s)
+        if heard or unsure:
+            self._heard_s = self._whole_s = now.steady_s
+            self._asked = False
+        elif arriving and now.steady_s - self._whole_s < WRITE_S:
+            self._heard_s = now.steady_s
+        return Verdict.PING if unsure else self._judge(now.steady_s, writing_s)
 
     def _judge(self, steady_s: float, writing_s: float) -> Verdict:
-        if self._probe_until_s is not None:
-            return Verdict.SILENT if steady_s >= self._probe_until_s else Verdict.REST
-        if steady_s - self._heard_s >= SILENT_S:
+        silence_s = steady_s - self._heard_s
+        if silence_s >= SILENT_S:
             return Verdict.SILENT
         if writing_s >= WRITE_S:
             return Verdict.TOO_SLOW
-        if steady_s - self._pinged_s >= PING_EVERY_S:
-            self._pinged_s = steady_s
+        if silence_s >= self._quiet_s and not self._asked:
+            self._asked = True
             return Verdict.PING
         return Verdict.REST

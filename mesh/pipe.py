@@ -95,6 +95,7 @@ class _Wire(trio.abc.Stream):
         self._sending = trio.StrictFIFOLock()
         self._upgraded = bool(request)
         self.behind_head = b""
+        self.received_bytes = 0
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Read for the library; once it has seen the whole head of a successful upgrade this never returns."""
@@ -116,7 +117,9 @@ class _Wire(trio.abc.Stream):
 
     async def read(self, max_bytes: int | None = RECEIVE_BUFFER_BYTES) -> bytes:
         """Read what there is; empty at the end."""
-        return bytes(await self._stream.receive_some(max_bytes))
+        data = bytes(await self._stream.receive_some(max_bytes))
+        self.received_bytes += len(data)
+        return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         async with self._sending:
@@ -177,6 +180,11 @@ class Pipe:
         self._closing = self._peer_closed = False
         self.remote = remote
         self.is_client = is_client
+
+    @property
+    def received_bytes(self) -> int:
+        """How many bytes came so far, of whole messages or not."""
+        return self._wire.received_bytes
 
     async def send(self, message: bytes) -> None:
         """Send one message; waits while the peer does not take it.

@@ -214,7 +214,7 @@ class Cut:
 
 async def test_a_held_line_is_noticed_and_a_new_link_works(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """O-T4, scaled: the line moves nothing and gives no error; seconds stand for the real ones."""
-    for name, value in {"PING_EVERY_S": 0.2, "SILENT_S": 0.6, "JUMP_S": 60.0}.items():
+    for name, value in {"QUIET_S": 0.2, "QUIET_FAR_S": 0.3, "SILENT_S": 0.6, "LAG_S": 60.0, "JUMP_S": 60.0}.items():
         monkeypatch.setattr(f"mesh.pace.{name}", value)
     monkeypatch.setattr("mesh.link.TICK_S", 0.1)
     cut = Cut(server.port)
