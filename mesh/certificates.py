@@ -8,7 +8,7 @@ a word an admin writes").
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from mesh.base.codec import Count, Malformed, Range, Size, decode_untrusted, encode
@@ -19,6 +19,9 @@ from mesh.kinds import ROLES_ALL, Role
 CERTIFICATE_BYTES_MAX = 1024
 CERTIFICATES_CACHED_MAX = 4096
 """Certificates whose signatures are not checked again at the next fold; beyond, the least used is checked anew."""
+KEEP_MAX = 48
+RENEW_GRACE_S = 30 * 86_400
+"""This long after its end a certificate is still renewed by itself; later a person must do it."""
 LIFE_S = 90 * 86_400
 
 Key32 = Annotated[bytes, Size(32, 32)]
@@ -77,14 +80,21 @@ class Expulsion:
     """
 
     lineage: Id16
-    keep: Annotated[tuple[Key32, ...], Count(48)]
+    keep: Annotated[tuple[Key32, ...], Count(KEEP_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
 class EpochBody:
-    """A commitment to a gate key; members take only a key that matches one."""
+    """A commitment to a gate key, or to one person's fleet key; members take only a key that matches one."""
 
     commitment: Key32
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingBody:
+    """A machine's own word that it has left the mesh; its key is destroyed with it, so it is for good."""
+
+    at_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +168,23 @@ def issue(
     return encode(SignedCertificate(body_bytes, issuer.sign(Context.CERTIFICATE, mesh, body_bytes), owner_signature))
 
 
+def renewal(wire: bytes, issuer: SigningKey, mesh: MeshId, *, serial: bytes, now_s: int) -> bytes:
+    """Issue a machine's certificate anew: the same machine, owner, lineage and roles, for another life.
+
+    Args:
+        wire: Its present certificate, checked.
+        issuer: An admin's key.
+        mesh: The mesh.
+        serial: 8 unpredictable bytes.
+        now_s: Where the new life begins.
+    """
+    signed, body = open_untrusted(wire)
+    fresh = replace(
+        body, issuer=node_id(issuer.public), serial=serial, not_before_s=now_s, not_after_s=now_s + LIFE_S
+    )
+    return issue(issuer, mesh, fresh, signed.owner_signature)
+
+
 @functools.lru_cache(maxsize=CERTIFICATES_CACHED_MAX)
 def open_untrusted(wire: bytes) -> tuple[SignedCertificate, CertificateBody]:
     """Read a certificate's shape, whoever signed it.
@@ -213,6 +240,14 @@ def certified_by(wire: bytes, issuer_key: bytes, mesh: MeshId) -> Certified | No
         content_id(wire),
         wire,
     )
+
+
+def read_epoch(body: bytes) -> bytes | None:
+    """Read the commitment of an epoch; None for anything unsound."""
+    try:
+        return decode_untrusted(EpochBody, body, bytes_max=128).commitment
+    except Malformed:
+        return None
 
 
 def read_expulsion(body: bytes) -> Expulsion | None:

@@ -16,15 +16,18 @@ import trio
 from mesh import store
 from mesh.base.clock import Now
 from mesh.base.db import Database
-from mesh.base.errors import MeshError
+from mesh.base.errors import MeshError, OurFault, Refused
 from mesh.base.names import NodeId
 from mesh.base.ports import Member
 from mesh.dialer import ADDRESSES_MAX, Initiator, run_dial
+from mesh.handshake import TurnedDown
 from mesh.link import Link
 from mesh.replica import Replica
 from mesh.topology import ADDRESS_BACKOFF_S_MAX, Schedule, dialable
 
 DIALS_AT_ONCE_MAX = 8
+GATES_A_DIAL_MAX = 8
+"""Gate keys tried in one dial, newest first; the next dial of that machine goes on with older ones."""
 FULL_MESH_MAX = 12
 LOOK_S = 1.0
 """How often the node looks whom to dial, when nothing wakes it earlier."""
@@ -37,8 +40,8 @@ log = logging.getLogger("hivemesh.dialling")
 class Initiators(Protocol):
     """Makes the dialling side of handshakes; ``node.app`` supplies it."""
 
-    def __call__(self, expected: NodeId | None) -> Initiator:
-        """Make one, which accepts only the expected machine, or any member."""
+    def __call__(self, expected: NodeId | None, older: int) -> Initiator:
+        """Make one, which accepts only the expected machine, or any member; with the gate key so many before the newest."""
         ...
 
 
@@ -76,6 +79,7 @@ class Dialling:
         initiators: Makes the dialling side of handshakes.
         read_clock: Reads both clocks.
         draw: A number in [0, 1) from the node's randomness.
+        gates: How many gate keys there are to try.
         loopback: Whether other machines' loopback addresses are this host's own.
         links: The links that stand.
         keep: Keeps a fresh link to its end.
@@ -89,6 +93,7 @@ class Dialling:
         read_clock: Callable[[], Now],
         draw: Callable[[], float],
         *,
+        gates: Callable[[], int],
         loopback: bool,
         links: Mapping[NodeId, Kept],
         keep: Callable[[Link], Awaitable[None]],
@@ -98,7 +103,9 @@ class Dialling:
         self._initiators = initiators
         self._read_clock = read_clock
         self._draw = draw
+        self._gates = gates
         self._loopback = loopback
+        self._older: dict[NodeId, int] = {}
         self._links = links
         self._keep = keep
         self._members = Schedule()
@@ -167,10 +174,29 @@ class Dialling:
             wanted.over.set()
 
     async def _dial(self, nursery: trio.Nursery, addresses: Sequence[str], expected: NodeId | None) -> Link:
-        link: Link = await nursery.start(
-            partial(run_dial, addresses, lambda: self._initiators(expected), clock=self._read_clock)
-        )
-        return link
+        """Dial with the newest gate key, and with older ones where that is met with silence: the other may have slept."""
+        first = self._older.pop(expected, 0) if expected is not None else 0
+        for older in range(first, first + GATES_A_DIAL_MAX):
+            initiator = partial(self._initiators, expected, older)
+            try:
+                link: Link = await nursery.start(partial(run_dial, addresses, initiator, clock=self._read_clock))
+            except Refused as refused:
+                if refused.reason != "not_let_in" or older + 1 >= self._gates():
+                    raise
+                silence = refused
+            else:
+                return link
+        if expected is not None:
+            self._older[expected] = first + GATES_A_DIAL_MAX  # The next dial goes on where this one stopped.
+        raise silence
+
+    async def _take_proof(self, error: MeshError) -> None:
+        """Keep the record by which this machine was turned down: then it knows why, also without a link."""
+        if isinstance(error, TurnedDown) and error.proof:
+            try:
+                await self._replica.take_untrusted([error.proof], error.peer)
+            except OurFault as fault:
+                log.error("why this machine is not let in could not be stored: %s", fault.message)
 
     async def _run_looking(self, nursery: trio.Nursery) -> None:
         while True:
@@ -187,7 +213,8 @@ class Dialling:
     def _candidates(self, now_s: float) -> list[tuple[object, tuple[str, ...], NodeId | None]]:
         """Whom to dial now: members without a link whose addresses are known, then sightings nobody has proved."""
         found: list[tuple[object, tuple[str, ...], NodeId | None]] = []
-        others = [m for m in self._replica.members() if m.state not in ("expelled", "expired")]
+        left = self._replica.members_now.left
+        others = [m for m in self._replica.members() if m.state != "expelled" and m.node not in left]
         direct = {node for node, held in self._links.items() if held.is_direct}
         if len(direct) < FULL_MESH_MAX:
             for member in others:
@@ -217,6 +244,7 @@ class Dialling:
             link = await self._dial(nursery, addresses, expected)
         except MeshError as error:
             log.debug("dialling %s failed: %s", ", ".join(addresses), error.message)
+            await self._take_proof(error)
             schedule.failed(what, self._read_clock().steady_s, self._draw())
         else:
             if expected is None:

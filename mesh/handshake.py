@@ -36,6 +36,8 @@ from mesh.base.crypto import (
 from mesh.base.errors import PeerFault, Refused
 from mesh.base.names import MeshId, NodeId
 from mesh.certificates import Certified
+from mesh.members import Expelled
+from mesh.records import RECORD_BYTES_MAX
 
 VERSION = 1
 VERSION_MIN = 1
@@ -43,6 +45,7 @@ MAGIC = b"HM1"
 HELLO_BYTES = len(MAGIC) + 2 + 4 + 32 + 16
 REPLY_HEAD_BYTES = 3 + 32
 PROOF_BYTES_MAX = 4096
+REFUSAL_BYTES_MAX = RECORD_BYTES_MAX + 512
 HOURS_OFF_MAX = 36
 """Machines whose clocks differ by more than this do not link; a recorded first message dies with it."""
 HELLO_CACHE_S = 120
@@ -106,6 +109,33 @@ def _stated(transcript: bytes, boot: bytes, counter: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a machine that showed itself is not let in, sealed with the keys of the handshake.
+
+    Attributes:
+        proof: The record that says so, where there is one.
+    """
+
+    reason: Annotated[str, Size(1, 32)]
+    message: Annotated[str, Size(1, 400)]
+    proof: Annotated[bytes, Size(0, RECORD_BYTES_MAX)]
+
+
+class TurnedDown(Refused):
+    """The machine that answered does not let this one in, and says why.
+
+    Args:
+        peer: The machine that said it.
+        proof: The record that says so, unchecked, or empty.
+    """
+
+    def __init__(self, message: str, *, reason: str, peer: NodeId, proof: bytes) -> None:
+        super().__init__(message, reason=reason, hint="see `hivemesh status` on both machines")
+        self.peer = peer
+        self.proof = proof
+
+
+@dataclass(frozen=True, slots=True)
 class Credentials:
     """What this machine shows of itself.
 
@@ -132,6 +162,8 @@ class Session:
         receive_key: The peer's direction; 32 bytes.
         salt: 16 bytes both sides know and nobody chose.
         statement: What the peer signed of itself, to be kept.
+        gate: The commitment to the gate key it began with.
+        refusal_key: What the peer's refusal is sealed with, where one comes in place of its first payload.
     """
 
     peer: NodeId
@@ -144,6 +176,19 @@ class Session:
     receive_key: bytes
     salt: bytes
     version: int
+    gate: bytes = b""
+    refusal_key: bytes = b""
+
+    def refused_untrusted(self, data: bytes) -> TurnedDown:
+        """Read what came in place of the peer's first payload.
+
+        Raises:
+            PeerFault: It is no refusal either.
+        """
+        if len(data) > REFUSAL_BYTES_MAX or not self.refusal_key:
+            raise PeerFault("the peer's first message is neither a payload nor a refusal")
+        refusal = decode_untrusted(Refusal, unseal_once(self.refusal_key, data, b""), bytes_max=REFUSAL_BYTES_MAX)
+        return TurnedDown(refusal.message, reason=refusal.reason, peer=self.peer, proof=refusal.proof)
 
 
 def _proof(credentials: Credentials, context: Context, transcript: bytes) -> bytes:
@@ -165,7 +210,14 @@ def _check_proof_untrusted(
 
 
 def _session(
-    root: bytes, transcript: bytes, statement: Statement, certified: Certified, *, initiator: bool, version: int
+    root: bytes,
+    transcript: bytes,
+    statement: Statement,
+    certified: Certified,
+    *,
+    initiator: bool,
+    version: int,
+    gate: bytes,
 ) -> Session:
     forth, back = derive(root, "initiator to responder", transcript), derive(root, "responder to initiator", transcript)
     salt = derive(root, "salt", transcript)[:16]
@@ -180,6 +232,8 @@ def _session(
         back if initiator else forth,
         salt,
         version,
+        gate_commitment(gate),
+        derive(root, "refusal", transcript),
     )
 
 
@@ -232,7 +286,8 @@ class Initiator:
         own = _proof(self._credentials, Context.LINK_INITIATOR, second)
         closing = seal_once(derive(root, "initiator proof", second), own, second)
         third = digest(second, closing)
-        return closing, _session(root, third, statement, certified, initiator=True, version=version)
+        session = _session(root, third, statement, certified, initiator=True, version=version, gate=self._gate)
+        return closing, session
 
 
 class HelloCache:
@@ -274,6 +329,8 @@ class Responder:
         self._now = now
         self._root = self._transcript = b""
         self._version = 0
+        self._gate = b""
+        self.refusal: bytes | None = None
 
     def accept_untrusted(self, hello: bytes) -> bytes:
         """Take message 1; make message 2.
@@ -289,7 +346,7 @@ class Responder:
             Incompatible: No common version.
             PeerFault: The key in it is unusable.
         """
-        gate = self._gate_of(hello)
+        gate = self._gate = self._gate_of(hello)
         public = hello[9:41]
         if not self._seen.is_new(public, self._now):
             raise NotForUs("a hello was sent twice", reason="replay")
@@ -331,7 +388,7 @@ class Responder:
 
         Raises:
             PeerFault: The peer does not prove its key.
-            Refused: Not a member, expelled or expired.
+            Refused: Not a member, expelled or expired; ``refusal`` is then what to send to say so.
         """
         assert self._root, "message 1 comes first"
         if len(closing) > PROOF_BYTES_MAX + 16:
@@ -341,9 +398,17 @@ class Responder:
             plain = unseal_once(derive(self._root, "initiator proof", second), closing, second)
         except BadSeal:
             raise PeerFault("the closing message of the handshake does not open") from None
-        statement, certified = _check_proof_untrusted(plain, self._credentials, Context.LINK_INITIATOR, second)
         third = digest(second, closing)
-        return _session(self._root, third, statement, certified, initiator=False, version=self._version)
+        try:
+            statement, certified = _check_proof_untrusted(plain, self._credentials, Context.LINK_INITIATOR, second)
+        except Refused as refused:
+            proved = refused.proof if isinstance(refused, Expelled) else b""
+            said = encode(Refusal(refused.reason, refused.message[:100], proved))
+            self.refusal = seal_once(derive(self._root, "refusal", third), said, b"")
+            raise
+        return _session(
+            self._root, third, statement, certified, initiator=False, version=self._version, gate=self._gate
+        )
 
 
 def _hello_mac(gate: bytes, head: bytes) -> bytes:

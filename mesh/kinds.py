@@ -99,6 +99,8 @@ ROTATION = 5
 GRANT = 6
 GRANT_REVOCATION = 7
 COPY_PROOF = 8
+FLEET_EPOCH = 9
+LEAVING = 10
 PRESENCE = 16
 SESSION = 32
 WAITING = 33
@@ -126,6 +128,8 @@ _TABLE = (
         terminal=True,
     ),
     KindRule(COPY_PROOF, "copy proof", Lane.CONTROL, dict.fromkeys(_EVERY_ROLE, _ANYONE), False, DAY_MS, 16, 2560),
+    KindRule(FLEET_EPOCH, "fleet epoch", Lane.CONTROL, {Role.MEMBER: _OWN}, False, None, 64, 128),
+    KindRule(LEAVING, "leaving", Lane.CONTROL, dict.fromkeys(_EVERY_ROLE, _OWN), False, None, 1, 64, terminal=True),
     KindRule(PRESENCE, "presence", Lane.PRESENCE, dict.fromkeys(_EVERY_ROLE, _OWN), False, 3_600_000, 1, 1024),
     KindRule(SESSION, "session", Lane.INVENTORY, {Role.MEMBER: _OWN}, False, 900_000, 256, 2304),
     KindRule(WAITING, "waiting", Lane.INVENTORY, {Role.MEMBER: _OWN}, False, 900_000, 64, 2304),

@@ -15,7 +15,7 @@ from typing import Protocol
 import trio
 
 from mesh.base.clock import Now, read_clock
-from mesh.base.crypto import StreamOpener, StreamSealer
+from mesh.base.crypto import BadSeal, StreamOpener, StreamSealer
 from mesh.base.errors import PeerFault, Refused, Unreachable
 from mesh.base.ports import Channel, Incoming
 from mesh.channels import Arrivals, LinkChannel, Messages
@@ -279,7 +279,12 @@ class Link:
         first = self._mux.next_payload(self._budget.bytes_max)
         assert first is not None, "the ping"
         await self._pipe.send(self._sealer.push(first))
-        self._take_untrusted(self._opener.pull(await self._pipe.receive()))
+        data = await self._pipe.receive()
+        try:
+            payload = self._opener.pull(data)
+        except BadSeal:
+            raise self.session.refused_untrusted(data) from None
+        self._take_untrusted(payload)
         self.opened_at = self._clock()
 
     async def _read(self) -> None:

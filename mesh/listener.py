@@ -19,7 +19,7 @@ from typing import Protocol
 import trio
 
 from mesh.base.clock import Now, read_clock
-from mesh.base.errors import MeshError, OurFault, PortTaken
+from mesh.base.errors import MeshError, OurFault, PortTaken, Refused
 from mesh.doorway import (
     HEAD_BYTES_MAX,
     NOT_FOUND,
@@ -63,6 +63,9 @@ _MISTAKES = (
 
 class Responder(Protocol):
     """The accepting side of one handshake; :class:`mesh.handshake.Responder` is the one."""
+
+    refusal: bytes | None
+    """What to send to a peer that :meth:`finish_untrusted` refused."""
 
     def accept_untrusted(self, hello: bytes) -> bytes:
         """Take message 1; make message 2."""
@@ -281,7 +284,14 @@ class _Port:
             raise NotLetIn(refused.message) from None
         async with open_server_pipe(stream, head) as pipe:
             await pipe.send(reply)
-            session = responder.finish_untrusted(await pipe.receive())
+            try:
+                session = responder.finish_untrusted(await pipe.receive())
+            except Refused:
+                # Whoever holds a gate key and a certificate learns why it is not let in, under the handshake's seal.
+                if responder.refusal is not None:
+                    await pipe.send(responder.refusal)
+                    await pipe.aclose()
+                raise
             link = await confirm_link(pipe, session, clock=self._clock)
             with suppress(trio.BrokenResourceError):
                 await self._links.send(link)

@@ -12,19 +12,34 @@ from mesh.base.codec import Malformed
 from mesh.base.errors import Refused
 from mesh.base.names import MeshId, NodeId, OwnerId, node_id
 from mesh.certificates import (
+    LIFE_S,
+    RENEW_GRACE_S,
     Certified,
     Genesis,
     certified_by,
     nobody,
     open_untrusted,
+    read_epoch,
     read_expulsion,
 )
-from mesh.kinds import CERTIFICATE, EXPULSION, Role
+from mesh.kinds import CERTIFICATE, EPOCH, EXPULSION, FLEET_EPOCH, LEAVING, Role
 from mesh.records import Author, Record
 
 CHAIN_MAX = 2
 CLOCK_SKEW_S = 26 * 3_600
 """A certificate counts this long before its first second, so that a joiner a day behind can link at once."""
+
+
+class Expelled(Refused):
+    """The machine was expelled from this mesh.
+
+    Args:
+        proof: The expulsion as a record, so that the expelled machine can see for itself who said so.
+    """
+
+    def __init__(self, message: str, *, proof: bytes) -> None:
+        super().__init__(message, reason="expelled", hint="a person of this mesh can let it in again with a new invite")
+        self.proof = proof
 
 
 class Members:
@@ -44,9 +59,11 @@ class Members:
         held = sorted((r for r in records if r.body), key=lambda r: r.order)
         certificates = [r for r in held if r.kind == CERTIFICATE]
         self.expelled_lineages: set[bytes] = set()
+        self.expulsions: dict[bytes, Record] = {}
         self._keep: dict[bytes, set[bytes]] = {}
         self.certificates: dict[NodeId, Certified] = {}
         self.frozen: set[NodeId] = set()
+        self.left = {NodeId(r.author) for r in held if r.kind == LEAVING}
         # The root's word first: it makes the admins; then who of them is out; then what the admins say of others.
         for record in certificates:
             if record.author == self.root:
@@ -55,6 +72,8 @@ class Members:
         for record in certificates:
             if record.author != self.root:
                 self._take_certificate(record)
+        epochs = ((record, read_epoch(record.body)) for record in held if record.kind in (EPOCH, FLEET_EPOCH))
+        self._epochs = [(record, commitment) for record, commitment in epochs if commitment is not None]
 
     def _take_certificate(self, record: Record) -> None:
         """Add one certificate; where two disagree about a machine's owner, the machine is frozen and shown so.
@@ -85,16 +104,18 @@ class Members:
         Two admins who expel each other are both out, else stores would end apart by order of arrival; the root has the
         last word. A keep list counts for certificates of the lineage it is about, and only where its author is not out.
         """
-        read = [(record.author, read_expulsion(record.body)) for record in records]
-        said = [(author, expulsion) for author, expulsion in read if expulsion is not None]
-        out_by_root = {expulsion.lineage for author, expulsion in said if author == self.root}
+        read = [(record, read_expulsion(record.body)) for record in records]
+        said = [(record, expulsion) for record, expulsion in read if expulsion is not None]
+        out_by_root = {expulsion.lineage for record, expulsion in said if record.author == self.root}
         counted = [
-            (author, expulsion)
-            for author, expulsion in said
-            if author == self.root or (self._is_admin(author) and self._lineage(author) not in out_by_root)
+            (record, expulsion)
+            for record, expulsion in said
+            if record.author == self.root
+            or (self._is_admin(record.author) and self._lineage(record.author) not in out_by_root)
         ]
         self.expelled_lineages = {expulsion.lineage for _, expulsion in counted}
-        for author, expulsion in counted:
+        self.expulsions = {expulsion.lineage: record for record, expulsion in counted}
+        for author, expulsion in ((record.author, expulsion) for record, expulsion in counted):
             if author == self.root or self._lineage(author) not in self.expelled_lineages:
                 self._keep.setdefault(expulsion.lineage, set()).update(expulsion.keep)
 
@@ -134,13 +155,16 @@ class Members:
             raise Refused("the certificate was not signed by its issuer in this mesh", reason="bad_signature")
         return certified
 
-    def check_untrusted(self, chain: tuple[bytes, ...], *, now_s: int, me: NodeId) -> Certified:
+    def check_untrusted(
+        self, chain: tuple[bytes, ...], *, now_s: int, me: NodeId, expired_too: bool = False
+    ) -> Certified:
         """Check what a peer shows of itself: the one place where a certificate becomes a right to a link.
 
         Args:
             chain: Its certificate first, its issuer's behind it (where that is not the root).
             now_s: This machine's wall clock.
             me: This machine, which never links to itself.
+            expired_too: Let an expired one pass: its link is then the control lane's only, so that it can be renewed.
 
         Returns:
             The certificate's content.
@@ -156,10 +180,12 @@ class Members:
         if certified.node == me:
             raise Refused("that is this machine itself", reason="self")
         if self.is_out(certified, issuer if issuer is not None and issuer.node == certified.issuer else None):
-            raise Refused(f"{certified.name} was expelled from this mesh", reason="expelled")
+            raise Expelled(f"{certified.name} was expelled from this mesh", proof=self._proof_against(certified, issuer))
+        if certified.node in self.left:
+            raise Refused(f"{certified.name} has left this mesh", reason="left")
         if now_s + CLOCK_SKEW_S < certified.not_before_s:
             raise Refused("the certificate begins in the future; is a clock wrong?", reason="clock")
-        if certified.not_after_s is not None and now_s > certified.not_after_s:
+        if not expired_too and certified.not_after_s is not None and now_s > certified.not_after_s:
             raise Refused(f"the certificate of {certified.name} has expired", reason="expired")
         return certified
 
@@ -173,6 +199,54 @@ class Members:
         if certified.lineage in self.expelled_lineages or certified.node in self.expelled_lineages:
             return True
         return self._is_orphaned(certified, issuer)
+
+    def _proof_against(self, certified: Certified, issuer: Certified | None) -> bytes:
+        """Find the expulsion by which a machine is out: of itself, or of who issued its certificate."""
+        of_issuer = self._lineage(NodeId(certified.issuer)) if issuer is None else issuer.lineage
+        lineages = (certified.lineage, certified.node, of_issuer)
+        return next((self.expulsions[lineage].wire for lineage in lineages if lineage in self.expulsions), b"")
+
+    def renewable(self, node: NodeId, now_s: int) -> Certified | None:
+        """Find the certificate of a machine that any admin should renew by itself now; None where none is due.
+
+        Due is one at two thirds of its life, and until 30 days after its end; then somebody may have lost the machine
+        without noticing, and a person must say so. Short-lived ones were meant to end.
+        """
+        certified = self.certificates.get(node)
+        if certified is None or certified.not_after_s is None or not self.may_renew(certified):
+            return None
+        life_s = certified.not_after_s - certified.not_before_s
+        due = certified.not_before_s + 2 * life_s // 3 <= now_s <= certified.not_after_s + RENEW_GRACE_S
+        return certified if due and life_s >= LIFE_S else None
+
+    def may_renew(self, certified: Certified) -> bool:
+        """Whether an admin may issue this certificate anew: not an admin's, nor that of who is out or in dispute."""
+        by_admin = certified.issuer != self.root and not certified.roles & Role.ADMIN
+        return by_admin and not self.is_out(certified) and certified.node not in self.frozen | self.left
+
+    def gate_epochs(self) -> list[tuple[bytes, int]]:
+        """List the commitments to gate keys, newest first, each with its version.
+
+        Those of an admin who is out come last: they are still known, and never the newest.
+        """
+        said = [(r, c) for r, c in self._epochs if r.kind == EPOCH and (r.author == self.root or self._is_admin(r.author))]
+        said.sort(key=lambda pair: (self._counts(pair[0].author), pair[0].order), reverse=True)
+        return [(commitment, record.version) for record, commitment in said]
+
+    def fleet_epochs(self, owner: OwnerId) -> list[bytes]:
+        """List the commitments to one person's fleet keys, oldest first; a machine that is out says nothing."""
+        return [
+            commitment
+            for record, commitment in self._epochs
+            if record.kind == FLEET_EPOCH
+            and self._counts(record.author)
+            and (author := self.author(record.author)) is not None
+            and author.owner == owner
+        ]
+
+    def _counts(self, node: NodeId) -> bool:
+        author = self.author(node)
+        return author is not None and not author.expelled
 
     def author(self, node: NodeId) -> Author | None:
         """Look up what the door must know of a record's author."""

@@ -23,6 +23,7 @@ HELLO_BYTES_MAX = 120
 REPLY_BYTES_MAX = 4200
 CIRCUIT_PURPOSE = 20
 """The purpose of the channels that carry circuits."""
+KEYS_MAX = 16
 
 Id32 = Annotated[bytes, Size(32, 32)]
 Lane = Annotated[int, Range(0, LANES - 1)]
@@ -66,7 +67,6 @@ class Copied:
     statement: Statement
 
 
-MESSAGES = Registry({1: Digests, 2: Ids, 3: Want, 4: Records, 36: Copied})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +101,18 @@ class CircuitAnswer:
 
 CIRCUIT_MESSAGES = Registry({20: CircuitOpen, 21: CircuitRefused, 22: CircuitAnswer})
 """On the channels of circuits only; on the lanes of a link these tags mean nothing."""
+@dataclass(frozen=True, slots=True)
+class WantKeys:
+    """Please hand over the keys of these commitments."""
+
+    commitments: Annotated[tuple[Id32, ...], Count(KEYS_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Gate keys, and fleet keys to machines of one's own person."""
+
+    keys: Annotated[tuple[Id32, ...], Count(KEYS_MAX)]
+
+
+MESSAGES = Registry({1: Digests, 2: Ids, 3: Want, 4: Records, 30: WantKeys, 31: Keys, 36: Copied})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -19,11 +20,13 @@ from mesh.base.db import Database
 from mesh.base.errors import OurFault, Unreachable
 from mesh.base.names import NodeId, suffix
 from mesh.base.ports import Channel, Incoming
+from mesh.certificates import certificate_body_untrusted
 from mesh.circuits import Route
 from mesh.dialling import Dialling, Initiators
 from mesh.duplicates import ANSWER_S, Duplicates
-from mesh.exchange import Exchange
-from mesh.kinds import CERTIFICATE, EXPULSION, PRESENCE
+from mesh.exchange import Exchange, control_only
+from mesh.keyring import Keyring
+from mesh.kinds import CERTIFICATE, EXPULSION, LEAVING, PRESENCE
 from mesh.link import Link
 from mesh.messages import CIRCUIT_PURPOSE, MESSAGES
 from mesh.reconcile import batches
@@ -33,6 +36,8 @@ from mesh.speaking import Place, Speaking
 from mesh.topology import LinkFacts, newer_wins
 
 INCOMING_WAITING_MAX = 64
+STANDING_S = 10.0
+"""How often the certificates at both ends of every link are looked at, when nothing changes."""
 
 log = logging.getLogger("hivemesh.overlay")
 
@@ -49,6 +54,8 @@ class Held:
     since: Now
     exchange: Exchange
     via: Route = ()
+    reduced: str = ""
+    """Why only the control lane was open on it when that was last looked at."""
 
     @property
     def is_direct(self) -> bool:
@@ -78,6 +85,7 @@ class Overlay:
         links: Where the links are kept, for the replica to look at.
         responders: Makes the answering side of handshakes inside circuits.
         relays: Whether this machine's settings let it relay.
+        keyring: The gate and fleet keys.
     """
 
     def __init__(
@@ -91,10 +99,12 @@ class Overlay:
         links: dict[NodeId, Held],
         responders: Callable[[], Responder],
         relays: Callable[[], bool],
+        keyring: Keyring,
     ) -> None:
         self._replica = replica
         self._me = replica.me.node
         self._database = database
+        self._keyring = keyring
         self._read_clock = read_clock
         self._entropy = entropy
         self.links = links
@@ -102,9 +112,10 @@ class Overlay:
         self._speaking = Speaking(replica, place, self._direct, self.draw)
         self.duplicates = Duplicates(replica, database, place.boot, read_clock, self.draw, self._speaking.speak)
         self._dialling = Dialling(
-            replica, database, initiators, read_clock, self.draw, loopback=place.loopback, links=links, keep=self._keep
+            replica, database, initiators, read_clock, self.draw,
+            gates=lambda: len(keyring.ring()), loopback=place.loopback, links=links, keep=self._keep,
         )
-        self.relaying = Relaying(replica, initiators, responders, read_clock, self.draw, relays, links, self._keep)
+        self.relaying = Relaying(replica, lambda expected: initiators(expected, 0), responders, read_clock, self.draw, relays, links, self._keep)
 
     # Ports -----------------------------------------------------------------------------------------------------
 
@@ -115,6 +126,8 @@ class Overlay:
             self.look_for(node)
             raise Unreachable("there is no link to that machine now", hint="see `hivemesh peers`")
         await held.wait_settled()
+        if reduced := held.exchange.reduced:
+            raise Unreachable(f"no work goes over that link: {reduced}", hint="see `hivemesh status` on both machines")
         return await held.link.open_channel(purpose, request, bulk=bulk)
 
     def incoming(self, purposes: range) -> trio.MemoryReceiveChannel[Incoming]:
@@ -158,7 +171,7 @@ class Overlay:
             nursery.start_soon(self._speaking.run)
             nursery.start_soon(self.duplicates.run)
             nursery.start_soon(self._run_pushes)
-            nursery.start_soon(self._run_expulsions)
+            nursery.start_soon(self._run_standing)
             nursery.start_soon(self._replica.run_sweep)
             async for link in arrivals:
                 nursery.start_soon(self._keep, link)
@@ -174,10 +187,11 @@ class Overlay:
     async def _keep(self, link: Link, via: Route = ()) -> None:
         """Keep one link to its end."""
         peer, now = link.peer, self._read_clock()
-        fresh = Held(link, now, Exchange(link, self._replica, self.draw), via)
+        fresh = Held(link, now, Exchange(link, self._replica, self._keyring, self.draw, partial(self._reduced, link)), via)
         self.duplicates.see(link)
         if not await self._takes_place(fresh):
             return
+        fresh.reduced = fresh.exchange.reduced
         self.links[peer] = fresh
         way = f", {link.remote}" if via else f", dialled at {fresh.address}" if fresh.address else ""
         log.info("link to %s is up%s", suffix(peer), way)
@@ -242,7 +256,9 @@ class Overlay:
         async for incoming in held.link.incoming:
             target = next((send for purposes, send in self._routes if incoming.purpose in purposes), None)
             try:
-                if incoming.purpose == CIRCUIT_PURPOSE:
+                if reduced := held.exchange.reduced:
+                    await incoming.channel.aclose(f"no work goes over this link: {reduced}")
+                elif incoming.purpose == CIRCUIT_PURPOSE:
                     self.relaying.take_nowait(incoming, direct=held.is_direct)
                 elif target is None:
                     await incoming.channel.aclose("nobody serves that here")
@@ -265,21 +281,46 @@ class Overlay:
     async def _run_pushes(self) -> None:
         async for push in self._replica.pushed:
             messages = [MESSAGES.encode(batch) for batch in batches([r.wire for r in push.records])]
+            controls = [MESSAGES.encode(b) for b in batches(control_only([r.wire for r in push.records]))]
             for peer, held in list(self.links.items()):
                 if peer == push.source:
                     continue
-                for message in messages:
+                for message in controls if held.exchange.reduced else messages:
                     if not held.link.send_message_nowait(message):
                         # The next comparison brings what did not fit; a push is only the fast way.
                         log.debug("a push to %s was skipped", suffix(peer))
                         break
 
-    async def _run_expulsions(self) -> None:
-        """Close the link of a machine that is expelled, within one wake of knowing."""
-        async for _ in self._replica.changes({CERTIFICATE, EXPULSION}):
+    def _reduced(self, link: Link) -> str:
+        """Why only the control lane is open on a link as far as certificates go; empty where all of it is."""
+        if self._replica.me.state == "expired":
+            return "this machine's certificate has expired"
+        # One whose certificate has not come by record yet has proved it in the handshake.
+        member = self._replica.member(link.peer)
+        if member is not None:
+            return f"the certificate of {member.name} has expired" if member.state == "expired" else ""
+        shown = certificate_body_untrusted(link.session.peer_certificate)
+        end_s = None if shown is None else shown.not_after_s
+        return "" if end_s is None or self._read_clock().wall_ms // 1000 <= end_s else "its certificate has expired"
+
+    async def _run_standing(self) -> None:
+        """Follow who is a member: close what an expulsion closes at once, and what runs out while a link stands."""
+        changes = self._replica.changes({CERTIFICATE, EXPULSION, LEAVING})
+        while True:
             for peer, held in list(self.links.items()):
-                # One whose certificate has not come by record yet has proved it in the handshake.
+                before, now = held.reduced, held.exchange.reduced
+                held.reduced = now
                 member = self._replica.member(peer)
-                if member is not None and member.state in ("expelled", "expired"):
-                    held.link.close_nowait(member.state)
+                if member is not None and member.state == "expelled":
+                    held.link.close_nowait("expelled")
+                elif peer in self._replica.members_now.left:
+                    held.link.close_nowait("left")
+                elif self._replica.me.state == "expelled":
+                    held.link.close_nowait("this machine was expelled")
+                elif now and not before:
+                    held.link.close_nowait(now)  # What is open on it ends; the next one begins with the control lane only.
+                elif before and not now:
+                    await held.exchange.compare()
             self._dialling.look()
+            with trio.move_on_after(STANDING_S):
+                await changes.receive()

@@ -20,9 +20,10 @@ from mesh.base.errors import Refused, Unreachable
 from mesh.base.names import NodeId, base32, node_id, suffix
 from mesh.certificates import Certified
 from mesh.granting import GATES_MAX, JOIN_MESSAGE_BYTES_MAX, SNAPSHOT_MAX, Joined
-from mesh.identity import FLEET, GATE, Belongings, Identity
+from mesh.identity import Belongings, Identity
 from mesh.invites import ADDRESSES_MAX, BadInvite, InviteBody, write_link
 from mesh.joining import Issuer, Joiner, invite_of_untrusted
+from mesh.keyring import Keyring
 from mesh.kinds import CERTIFICATE, EPOCH, EXPULSION, POLICY, Lane, Role
 from mesh.replica import Replica
 
@@ -61,6 +62,7 @@ class Pairing:
         replica: Its copy of the mesh.
         read_clock: Reads both clocks.
         entropy: Randomness.
+        keyring: The gate and fleet keys.
         suspended: Whether nobody may be let in now: an old state came back, in which used invites look unused.
     """
 
@@ -71,6 +73,7 @@ class Pairing:
         replica: Replica,
         read_clock: Callable[[], Now],
         entropy: Entropy,
+        keyring: Keyring,
         suspended: Callable[[], bool] = lambda: False,
     ) -> None:
         self._suspended = suspended
@@ -79,6 +82,7 @@ class Pairing:
         self._replica = replica
         self._read_clock = read_clock
         self._entropy = entropy
+        self._keyring = keyring
 
     def is_open(self) -> bool:
         """Whether any invite can be used now; only then is there a ``/join`` at all."""
@@ -204,12 +208,11 @@ class Pairing:
         return self._read_clock().wall_ms // 1000
 
     def _gates(self) -> tuple[bytes, ...]:
-        held = store.secrets(self._database.reader, GATE)
-        return tuple(held[epoch] for epoch in sorted(held, reverse=True))[:GATES_MAX]
+        return tuple(gate.key for gate in self._keyring.ring())[:GATES_MAX]
 
     def _fleet_key(self, mine: bool) -> bytes | None:
-        held = store.secrets(self._database.reader, FLEET)
-        return held[max(held)] if mine else None
+        # Later fleet keys come over the first link; each is taken only where a record of this person commits to it.
+        return self._keyring.fleet[0] if mine else None
 
     def _snapshot(self) -> tuple[bytes, ...]:
         """The part of the control lane a joiner needs for its first link: admins, gate commitments, expulsions."""

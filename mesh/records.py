@@ -19,11 +19,22 @@ from mesh.base.codec import Malformed, Range, Size, decode_untrusted, encode
 from mesh.base.crypto import SIGNATURE_BYTES, Context, SigningKey, content_id, verify
 from mesh.base.errors import MeshError
 from mesh.base.names import MeshId, NodeId, OwnerId, node_id
-from mesh.kinds import CERTIFICATE, EXPULSION, KINDS, SKEW_MS, KindRule, Role, Subject, may_author, rule_of
+from mesh.kinds import (
+    CERTIFICATE,
+    EPOCH,
+    EXPULSION,
+    KINDS,
+    SKEW_MS,
+    KindRule,
+    Role,
+    Subject,
+    may_author,
+    rule_of,
+)
 
 BODY_BYTES_MAX = 3072
 RECORD_BYTES_MAX = BODY_BYTES_MAX + 256
-_WEIGHED_BY_THE_FOLD = (CERTIFICATE, EXPULSION)
+_WEIGHED_BY_THE_FOLD = (CERTIFICATE, EPOCH, EXPULSION)
 """Kept also of expelled authors: what of it counts is the fold's to say, and it must have the same set everywhere."""
 
 

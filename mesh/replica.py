@@ -119,7 +119,7 @@ class Replica:
 
     @property
     def me(self) -> Member:
-        """This machine, as its certificate and its settings say; its state is ``live``."""
+        """This machine, as its certificate and its settings say; ``live`` unless it is expelled or expired."""
         return replace(self._member(self._own, "live", self._read_clock()), name=self._my_name())
 
     def member(self, node: NodeId) -> Member | None:
@@ -136,14 +136,16 @@ class Replica:
         states = self._states(now)
         others = (c for n, c in self.members_now.certificates.items() if n != self._identity.node_id)
         there = (c for c in others if not _is_over(c, now.wall_ms // 1000))
-        return sorted((self._member(c, states[c.node], now) for c in there), key=lambda m: (m.name, m.node))
+        return sorted((self._member(c, states.get(c.node, "gone"), now) for c in there), key=lambda m: (m.name, m.node))
 
     def _states(self, now: Now) -> dict[NodeId, str]:
         """Judge everybody; the judgement holds for a moment, since one command asks for every member."""
         linked = frozenset(self._linked())
         if self._judged is None or self._judged[0] != linked or now.steady_s >= self._judged[1]:
             certificates = self.members_now.certificates
-            found = presence.states(self._identity.node_id, certificates, linked, self._heard, now.steady_s)
+            # What a machine says that is out counts for nobody, also not as a way to somebody else.
+            counted = [node for node, certified in certificates.items() if not self.members_now.is_out(certified) and node not in self.members_now.left]
+            found = presence.states(self._identity.node_id, counted, linked, self._heard, now.steady_s)
             self._judged = (linked, now.steady_s + JUDGED_S, found)
         return self._judged[2]
 
@@ -163,6 +165,8 @@ class Replica:
             state = "stale"  # It has only just joined; nobody has heard of it yet.
         if self.members_now.is_out(certified):
             state = "expelled"
+        elif node in self.members_now.left:
+            state = "gone"
         elif certified.not_after_s is not None and now.wall_ms // 1000 > certified.not_after_s:
             state = "expired"
         owner = self._owner_of(certified)
@@ -199,6 +203,11 @@ class Replica:
         A clock that jumped to another century would else make every later record of this machine be held back, also
         after it was mended; one that is an hour slow would make its sessions run out on arrival.
         """
+        self._newest = next_version(self.now_ms(), self._newest)
+        return self._newest
+
+    def now_ms(self) -> int:
+        """Read the wall clock, kept near the clocks of the machines this one is linked to."""
         now = self._read_clock()
         wall_ms = now.wall_ms
         linked = self._linked()
@@ -210,8 +219,7 @@ class Replica:
         if peers_ms:
             median_ms = int(statistics.median(peers_ms))
             wall_ms = max(min(wall_ms, median_ms + FUTURE_MS_MAX), median_ms - BEHIND_MS_MAX)
-        self._newest = next_version(wall_ms, self._newest)
-        return self._newest
+        return wall_ms
 
     @property
     def clock_ahead_ms(self) -> int:
@@ -272,16 +280,7 @@ class Replica:
             if judge_rights(record, author, self.members_now.author, BODIES) is not Verdict.ADMIT:
                 continue
             found.append(
-                Entry(
-                    record.author,
-                    author.owner,
-                    record.kind,
-                    record.key,
-                    record.version,
-                    record.record_id,
-                    record.body,
-                    received_ms,
-                )
+                Entry(record.author, author.owner, record.kind, record.key, record.version, record.record_id, record.body, received_ms)
             )
         return found
 

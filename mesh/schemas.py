@@ -17,6 +17,7 @@ from mesh.certificates import (
     CertificateBody,
     EpochBody,
     Expulsion,
+    LeavingBody,
     PolicyBody,
     RotationBody,
     SignedCertificate,
@@ -66,6 +67,12 @@ def _epoch(key: bytes, body: bytes, version_ms: int) -> None:
     decode_untrusted(EpochBody, body, bytes_max=128)
 
 
+def _leaving(key: bytes, body: bytes, version_ms: int) -> None:
+    decode_untrusted(LeavingBody, body, bytes_max=64)
+    if key:
+        raise Malformed("a machine leaves once")
+
+
 def _policy(key: bytes, body: bytes, version_ms: int) -> None:
     decode_untrusted(PolicyBody, body, bytes_max=512)
 
@@ -110,6 +117,8 @@ BODIES: dict[int, BodyCheck] = {
     kinds.GRANT: _about,
     kinds.GRANT_REVOCATION: _about,
     kinds.COPY_PROOF: _copy_proof,
+    kinds.FLEET_EPOCH: _epoch,
+    kinds.LEAVING: _leaving,
     kinds.PRESENCE: _presence,
     kinds.SESSION: _sealed,
     kinds.WAITING: _sealed,

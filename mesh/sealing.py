@@ -19,7 +19,7 @@ class FleetSealer:
 
     Args:
         me: This machine, the author of what it seals.
-        keys: Epoch to fleet key; the greatest epoch seals.
+        keys: Number to fleet key; the last one seals. Looked at anew each time.
         is_mine: Whether a machine is proven to be this owner's.
         entropy: Randomness.
     """
@@ -28,7 +28,7 @@ class FleetSealer:
         self, me: NodeId, keys: Mapping[int, bytes], is_mine: Callable[[NodeId], bool], *, entropy: Entropy
     ) -> None:
         self._me = me
-        self._keys = dict(keys)
+        self._keys = keys
         self._is_mine = is_mine
         self._entropy = entropy
 
@@ -46,7 +46,7 @@ class FleetSealer:
         """
         if len(plain) > SEALED_PLAIN_BYTES_MAX:
             raise Refused(f"{len(plain)} bytes are too many for one record (at most {SEALED_PLAIN_BYTES_MAX})", reason="limit")
-        epoch = max(self._keys)
+        epoch = list(self._keys)[-1]
         return encode(SealedBody(epoch, seal(self._keys[epoch], plain, entropy=self._entropy, associated=self._me)))
 
     def unseal(self, body: bytes, author: NodeId) -> bytes | None:

@@ -218,6 +218,19 @@ def put_secret(connection: Connection, purpose: str, epoch: int, key: bytes) -> 
     connection.execute("INSERT OR IGNORE INTO secret (purpose,epoch,key) VALUES (?,?,?)", (purpose, epoch, key))
 
 
+def add_secret(connection: Connection, purpose: str, key: bytes, *, count_max: int) -> None:
+    """Keep one more key of a purpose under the next number; the same key again changes nothing, the oldest goes."""
+    if connection.execute("SELECT 1 FROM secret WHERE purpose=? AND key=?", (purpose, key)).fetchone() is None:
+        connection.execute(
+            "INSERT INTO secret (purpose,epoch,key) SELECT ?, coalesce(max(epoch),-1)+1, ? FROM secret WHERE purpose=?",
+            (purpose, key, purpose),
+        )
+    connection.execute(
+        "DELETE FROM secret WHERE purpose=? AND epoch IN (SELECT epoch FROM secret WHERE purpose=? ORDER BY epoch DESC LIMIT -1 OFFSET ?)",
+        (purpose, purpose, count_max),
+    )
+
+
 def secrets(connection: Connection, purpose: str) -> dict[int, bytes]:
     """The keys of one purpose by epoch."""
     return {row[0]: row[1] for row in connection.execute("SELECT epoch, key FROM secret WHERE purpose=?", (purpose,))}

@@ -31,7 +31,8 @@ from mesh.base.names import NodeId, base32, clean_name, fingerprint_text
 from mesh.copies import boot_start_ms, make_boot
 from mesh.dialer import open_join
 from mesh.discovery import Discovery, open_discovery
-from mesh.identity import FLEET, Identity, decide_move, finish_move, founding, is_fresh, read_identity
+from mesh.identity import Identity, decide_move, finish_move, founding, is_fresh, read_identity
+from mesh.keyring import Keyring
 from mesh.link import Link
 from mesh.listener import Doors, open_listeners, run_listener
 from mesh.overlay import Held, Overlay
@@ -64,6 +65,7 @@ from node.verbs.access import Access
 from node.verbs.fleet import Fleet
 from node.verbs.hive import Hive
 from node.verbs.machines import Machines
+from node.verbs.members import Membership
 from node.verbs.pairing import PairingVerbs
 from node.verbs.runs import RunVerbs, busy
 from node.verbs.self import Itself
@@ -207,13 +209,12 @@ async def _run_ending(ending: trio.Event, over: trio.Event) -> None:
     over.set()
 
 
-def _sealer(identity: Identity, database: Database, replica: Replica) -> FleetSealer:
+def _sealer(identity: Identity, keyring: Keyring, replica: Replica) -> FleetSealer:
     def is_mine(node: NodeId) -> bool:
         member = replica.member(node)
         return member is not None and member.mine and member.state != "expelled"
 
-    keys = store.secrets(database.reader, FLEET)
-    return FleetSealer(identity.node_id, keys, is_mine, entropy=secrets.token_bytes)
+    return FleetSealer(identity.node_id, keyring.fleet, is_mine, entropy=secrets.token_bytes)
 
 
 @asynccontextmanager
@@ -252,11 +253,12 @@ async def open_node(
         replica = Replica(database, identity, read_clock, links.keys, live.name)
         replica.raise_newest(keeper.mark.newest)
         boot = make_boot(max(started.wall_ms, version_ms(replica.newest) + 1), secrets.token_bytes)
-        gatehouse = Gatehouse(identity, database, replica, boot)
-        sealer = _sealer(identity, database, replica)
-        pairing = Pairing(database, identity, replica, read_clock, secrets.token_bytes, lambda: keeper.restored)
+        keyring = Keyring(database, replica, read_clock, secrets.token_bytes)
+        gatehouse = Gatehouse(identity, keyring, replica, boot)
+        sealer = _sealer(identity, keyring, replica)
+        pairing = Pairing(database, identity, replica, read_clock, secrets.token_bytes, keyring, lambda: keeper.restored)
         place = Place(live.name, f"hivemesh {VERSION}", boot, reach.addresses, reach.loopback, partial(_load, tasks_db, live))
-        overlay = Overlay(replica, database, place, gatehouse.initiator, read_clock, secrets.token_bytes, links, gatehouse.responder, live.relays)
+        overlay = Overlay(replica, database, place, gatehouse.initiator, read_clock, secrets.token_bytes, links, gatehouse.responder, live.relays, keyring)
         doors = Doors(gatehouse.responder, pairing.is_open, pairing.serve, lambda: reach.host_names)
         watcher = Watcher(
             sessions_db, settings.sessions_claude_dir, settings.sessions_codex_dir, settings.sessions_listed_h, redact, read_clock
@@ -289,8 +291,13 @@ async def open_node(
                 identity.mesh, replica, pairing, discovery, reach.addresses, busy(runs), read_clock, _dial_join,
                 partial(decide_move, Path(home.data_dir)), over.set,
             )  # fmt: skip
+            membership = Membership(
+                identity, replica, keyring, overlay, database, runs, read_clock, busy(runs), partial(decide_move, Path(home.data_dir)), over.set,
+            )  # fmt: skip
+            nursery.start_soon(membership.run_fleet_epochs)
+            nursery.start_soon(membership.run_renewals)
             itself = Itself(home, machines, watcher, partial(live.reload, overlay.speak), ending.set)
-            verbs = _verbs(machines, letting_in, fleet, RunVerbs(replica, runs), knowledge, access, itself, recovery)
+            verbs = _verbs(machines, letting_in, fleet, RunVerbs(replica, runs), knowledge, access, membership, itself, recovery)
             yield Inside(verbs, partial(_agents, watcher), partial(_facts, machines), over)
             overlay.close_nowait("this machine stops")
             nursery.cancel_scope.cancel()
@@ -361,9 +368,14 @@ def _facts(machines: Machines) -> dict[str, object]:
 
 
 def _verbs(
-    machines: Machines, letting_in: PairingVerbs, fleet: Fleet, runs: RunVerbs, knowledge: Hive, access: Access, itself: Itself, recovery: Recovery
+    machines: Machines, letting_in: PairingVerbs, fleet: Fleet, runs: RunVerbs, knowledge: Hive, access: Access,
+    membership: Membership, itself: Itself, recovery: Recovery,
 ) -> Mapping[str, VerbHandler]:
     return {
+        "expel.plan": membership.expel_plan,
+        "expel": membership.expel,
+        "mesh.renew": membership.renew,
+        "leave": membership.leave,
         "status": machines.status,
         "peers": machines.peers,
         "mesh.show": machines.mesh_show,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import secrets
 
-from mesh import store
 from mesh.base.clock import Now, read_clock
-from mesh.base.db import Database
 from mesh.base.names import NodeId, base32
 from mesh.certificates import Certified
 from mesh.copies import make_counter
 from mesh.handshake import Credentials, HelloCache, Initiator, Responder, discovery_tag
-from mesh.identity import GATE, Identity
+from mesh.identity import Identity
+from mesh.keyring import Keyring
 from mesh.replica import Replica
 
 HOUR_MS = 3_600_000
@@ -22,14 +21,14 @@ class Gatehouse:
 
     Args:
         identity: Who this machine is.
-        database: ``mesh.db``, which holds the gate keys.
+        keyring: Holds the gate keys.
         replica: What is known of the mesh.
         boot: From :func:`mesh.copies.make_boot`, new at each start of the node.
     """
 
-    def __init__(self, identity: Identity, database: Database, replica: Replica, boot: bytes) -> None:
+    def __init__(self, identity: Identity, keyring: Keyring, replica: Replica, boot: bytes) -> None:
         self._identity = identity
-        self._database = database
+        self._keyring = keyring
         self._replica = replica
         self._boot = boot
         self._started_s = read_clock().steady_s
@@ -38,8 +37,7 @@ class Gatehouse:
 
     def gates(self) -> list[bytes]:
         """The gate keys, newest first."""
-        held = store.secrets(self._database.reader, GATE)
-        return [held[epoch] for epoch in sorted(held, reverse=True)]
+        return [gate.key for gate in self._keyring.ring()]
 
     def tag(self) -> str:
         """What is announced on the LAN in this hour."""
@@ -55,7 +53,7 @@ class Gatehouse:
 
     def _check(self, chain: tuple[bytes, ...]) -> Certified:
         now_s = read_clock().wall_ms // 1000
-        return self._replica.members_now.check_untrusted(chain, now_s=now_s, me=self._identity.node_id)
+        return self._replica.members_now.check_untrusted(chain, now_s=now_s, me=self._identity.node_id, expired_too=True)
 
     def _credentials(self) -> Credentials:
         self._handshakes += 1
@@ -63,10 +61,11 @@ class Gatehouse:
         chain = self._replica.members_now.chain_of(self._identity.node_id)
         return Credentials(self._identity.node, self._identity.mesh, chain, self._boot, counter, self._check)
 
-    def initiator(self, expected: NodeId | None) -> Initiator:
-        """Dial somebody."""
+    def initiator(self, expected: NodeId | None, older: int = 0) -> Initiator:
+        """Dial somebody, with the gate key so many before the newest."""
+        gates = self.gates()
         return Initiator(
-            self._credentials(), self.gates()[0], entropy=secrets.token_bytes, now=read_clock(), expected=expected
+            self._credentials(), gates[older % len(gates)], entropy=secrets.token_bytes, now=read_clock(), expected=expected
         )
 
     def responder(self) -> Responder:

@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "discover": ("machines", "look for machines on this network"),
     "connect": ("machines", "connect to a member at an address"),
     "peers": ("machines", "the other machines"),
+    "leave": ("members", "leave the mesh, with a fresh key"),
+    "expel": ("members", "put a machine out of the mesh, for good"),
     "mesh": ("machines", "the mesh and this machine's identity"),
     "session": ("fleet", "one session in full"),
     "tasks": ("tasks", "the runs, newest first"),

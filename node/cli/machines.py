@@ -28,6 +28,9 @@ def register(name: str, parser: argparse.ArgumentParser) -> None:
     elif name == "mesh":
         inner = parser.add_subparsers(metavar="show|identity", required=True)
         inner.add_parser("show", help="the mesh, its root and its members").set_defaults(act=_mesh, verb="mesh.show")
+        renew = inner.add_parser("renew", help="give a machine a new certificate, also long after the old one ended")
+        renew.add_argument("node", metavar="NODE", help="a member's name or fingerprint")
+        renew.set_defaults(act=_renew)
         inner.add_parser("identity", help="this machine's key and certificate").set_defaults(act=_mesh, verb="mesh.identity")
     else:
         parser.set_defaults(act=_peers)
@@ -79,6 +82,15 @@ def _connect(arguments: argparse.Namespace, console: Console) -> int:
         console.json(found)
     else:
         console.line(f"connected to {shown(found['name'])} at {endpoint}")
+    return 0
+
+
+def _renew(arguments: argparse.Namespace, console: Console) -> int:
+    found: Any = call(console.home, "mesh.renew", {"node": arguments.node})
+    if console.as_json:
+        console.json(found)
+    else:
+        console.line(f"renewed the certificate of {shown(found['name'])} until {shown(found['expires_at'])}")
     return 0
 
 

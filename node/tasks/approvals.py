@@ -119,7 +119,10 @@ class Approvals:
 
     async def withdraw(self, request: bytes) -> None:
         """Take a request back everywhere."""
-        await self._ground.records.withdraw(WAITING_KIND, request)
+        try:
+            await self._ground.records.withdraw(WAITING_KIND, request)
+        except Refused as refused:
+            _log.warning("a request was not withdrawn elsewhere: %s", refused)
 
     async def withdraw_strays(self) -> None:
         """Take back requests about tasks that an earlier run of the node published and that no longer wait."""

@@ -47,6 +47,7 @@ from node.tasks.delegation import (
     Deliver,
     GaveUp,
     Leaving,
+    Refusal,
     Reported,
     SendCancel,
     Strayed,
@@ -130,6 +131,15 @@ class Outgoing:
                 except (Unreachable, PeerFault) as fault:
                     _log.info("cancel of %s waits: %s", step.task.text_id, fault)
 
+    async def disown(self, key: Key) -> None:
+        """End a task whose machine is no longer in this mesh; its keeper then finds it over."""
+        task = self._ground.ledger.get(key)
+        if task is not None and task.state == "queued":
+            await self._ground.requested(key, Refusal("expelled", "its machine is no longer in this mesh; nothing was started"))
+        else:
+            await self._ground.requested(key, Strayed("expelled", "its machine is no longer in this mesh; it may have run"))
+        self._poke(key)
+
     def _poke(self, key: Key) -> None:
         """Interrupt the keeper's pause."""
         event = self._pokes.get(key)
@@ -209,7 +219,7 @@ class Outgoing:
             await self._ground.requested(key, GaveUp())
         worker = self._ground.directory.member(task.worker)
         if worker is None or worker.state == "expelled":
-            await self._ground.requested(key, Strayed("expelled", "its machine is no longer in this mesh; it may have run"))
+            await self.disown(key)
 
     async def _next(self, task: Task) -> None:
         if task.cancel_asked:

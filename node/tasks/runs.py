@@ -26,6 +26,7 @@ from node.tasks.asks import ALLOW, DENY
 from node.tasks.belongings import Untracked
 from node.tasks.command import checked_command, checked_digest, checked_seconds
 from node.tasks.delegation import CancelAsked, Leaving, PersonSaid, request
+from node.tasks.departures import run_departures
 from node.tasks.git import Git
 from node.tasks.ground import Ground
 from node.tasks.incoming import IncomingTalks
@@ -433,5 +434,6 @@ async def open_runs(
         nursery.start_soon(outgoing.run)
         nursery.start_soon(talks.run)
         nursery.start_soon(run_sweeps, ground)
+        nursery.start_soon(run_departures, ground, workshop, outgoing)
         yield Runs(ground, outgoing, workshop, approvals)
         nursery.cancel_scope.cancel()

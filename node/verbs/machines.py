@@ -11,6 +11,7 @@ from mesh.base.db import Database
 from mesh.base.errors import Refused, Unreachable
 from mesh.base.names import NodeId, base32, fingerprint_text
 from mesh.base.ports import Member
+from mesh.certificates import RENEW_GRACE_S
 from mesh.discovery import Discovery
 from mesh.identity import Identity
 from mesh.overlay import Overlay
@@ -105,7 +106,7 @@ class Machines:
         return base32(node) if member is None else member.name
 
     def _warnings(self) -> list[str]:
-        found = list(self.settings_warnings())
+        found = [*self.settings_warnings(), *self._standing()]
         if self.discovery is not None and self.discovery.state[0] != "on" and self.discovery.state[1] != "starting":
             found.append(f"discovery is off: {self.discovery.state[1]}")
         if self.replica.clock_ahead_ms > CLOCK_WARN_MS:
@@ -121,6 +122,26 @@ class Machines:
     def _title(self, node: NodeId) -> str:
         member = self.replica.member(node)
         return title(member) if member else base32(node)[:8]
+
+    def _standing(self) -> list[str]:
+        """What a person must know about this machine's own membership."""
+        me = self.replica.me
+        if me.state == "expelled":
+            members = self.replica.members_now
+            said = members.expulsions.get(members.certificates[me.node].lineage)
+            who = None if said is None else self.replica.member(said.author)
+            by = f" by {title(who)}" if who is not None else ""
+            return [f"this machine was expelled from its mesh{by}: it gets no links; a new invite lets it in again with a new key"]
+        if me.state == "expired":
+            return [f"this machine's certificate ended at {self._expiry(me)}: on an admin machine run hivemesh mesh renew {me.name}"]
+        if "admin" not in me.roles:
+            return []
+        now_s = self.read_clock().wall_ms // 1000
+        ended = (m for m in self.replica.members() if m.state == "expired" and self._ended_s(m) + RENEW_GRACE_S < now_s)
+        return [f"the certificate of {title(m)} ended at {self._expiry(m)}; to let it in again: hivemesh mesh renew {m.name}" for m in ended]
+
+    def _ended_s(self, member: Member) -> int:
+        return self.replica.members_now.certificates[member.node].not_after_s or 0
 
     async def peers(self, call: Call) -> object:
         """The other machines."""

@@ -133,7 +133,7 @@ class PairingVerbs:
         raise _join_failure(at_issuer, invite)
 
     def _may_leave(self, invite: InviteBody, *, leave: bool) -> None:
-        if invite.mesh == self.mesh:
+        if invite.mesh == self.mesh and self.replica.me.state != "expelled":
             raise Refused("this machine is in that mesh already", reason="member", hint="see `hivemesh peers`")
         others = [m for m in self.replica.members() if m.state != "expelled"]
         if (others or self.busy()) and not leave:

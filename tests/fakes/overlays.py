@@ -18,7 +18,8 @@ from mesh.base.errors import Unreachable
 from mesh.base.names import NodeId
 from mesh.copies import make_boot
 from mesh.dialer import Initiator, open_join
-from mesh.identity import FLEET, Belongings, Identity, decide_move, finish_move, founding, read_identity
+from mesh.identity import Belongings, Identity, decide_move, finish_move, founding, read_identity
+from mesh.keyring import Keyring
 from mesh.kinds import Role
 from mesh.link import Link
 from mesh.listener import Doors, open_listeners, run_listener
@@ -54,6 +55,7 @@ class Machine:
     replica: Replica
     overlay: Overlay
     pairing: Pairing
+    keyring: Keyring
     sealer: FleetSealer
     address: str
     scope: trio.CancelScope
@@ -131,29 +133,30 @@ async def open_machine(
         said = name or folder.name
         replica = Replica(database, identity, clock, links.keys, lambda: said)
         boot = make_boot(max(clock().wall_ms, version_ms(replica.newest) + 1), secrets.token_bytes)
-        gatehouse = Gatehouse(identity, database, replica, boot)
+        keyring = Keyring(database, replica, clock, secrets.token_bytes)
+        gatehouse = Gatehouse(identity, keyring, replica, boot)
         place = Place(lambda: said, "test 1", boot, lambda: (address,) if addresses is None else addresses, True, lambda: (0, 1))
         made: list[Machine] = []
 
-        def initiator(expected: NodeId | None) -> Initiator:
+        def initiator(expected: NodeId | None, older: int) -> Initiator:
             if made and made[0].cut_off:
                 raise Unreachable("cut off")
-            return gatehouse.initiator(expected)
+            return gatehouse.initiator(expected, older)
 
         def responder():
             if made and made[0].cut_off:
                 raise Unreachable("cut off")
             return gatehouse.responder()
 
-        overlay = Overlay(replica, database, place, initiator, clock, secrets.token_bytes, links, responder, lambda: relays)
-        pairing = Pairing(database, identity, replica, clock, secrets.token_bytes)
+        overlay = Overlay(replica, database, place, initiator, clock, secrets.token_bytes, links, responder, lambda: relays, keyring)
+        pairing = Pairing(database, identity, replica, clock, secrets.token_bytes, keyring)
         doors = Doors(responder, pairing.is_open, pairing.serve, lambda: ())
-        sealer = FleetSealer(identity.node_id, store.secrets(database.reader, FLEET), partial(_is_mine, replica), entropy=secrets.token_bytes)
+        sealer = FleetSealer(identity.node_id, keyring.fleet, partial(_is_mine, replica), entropy=secrets.token_bytes)
         arrivals_in, arrivals = trio.open_memory_channel[Link](16)
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(run_listener, listeners, doors, arrivals_in))
             nursery.start_soon(overlay.run, arrivals)
-            made.append(Machine(folder, database, identity, replica, overlay, pairing, sealer, address, nursery.cancel_scope))
+            made.append(Machine(folder, database, identity, replica, overlay, pairing, keyring, sealer, address, nursery.cancel_scope))
             yield made[0]
             nursery.cancel_scope.cancel()
     finally:

@@ -18,19 +18,21 @@ from hypothesis import strategies as st
 
 from mesh import kinds, presence
 from mesh.base.codec import Malformed, decode_untrusted, encode, load_untrusted
+from mesh.base.crypto import seal_once
 from mesh.base.errors import PeerFault, Refused
 from mesh.base.names import NodeId
-from mesh.certificates import SignedCertificate, certificate_body_untrusted
+from mesh.certificates import SignedCertificate, certificate_body_untrusted, open_untrusted
 from mesh.circuitpipe import CircuitPipe
 from mesh.circuits import Relay, Surroundings, Why, read_answer_untrusted, read_open_untrusted
 from mesh.copies import ProofBody, proven_untrusted, read_proof_untrusted
+from mesh.exchange import control_only
 from mesh.granting import JoinGrant
-from mesh.handshake import HelloCache, Initiator, Responder
+from mesh.handshake import HelloCache, Initiator, Refusal, Responder, Session
 from mesh.identity import founding
 from mesh.invites import InviteBody, OpenInvite, read_link_untrusted, write_link
 from mesh.joining import Issuer, Joiner, invite_of_untrusted
 from mesh.kinds import Role
-from mesh.messages import CIRCUIT_MESSAGES, MESSAGE_BYTES_MAX, MESSAGES, CircuitAnswer, CircuitOpen, Ids
+from mesh.messages import CIRCUIT_MESSAGES, MESSAGE_BYTES_MAX, MESSAGES, CircuitAnswer, CircuitOpen, Ids, Keys
 from mesh.presence import Presence
 from mesh.records import Record, Verdict, parse_untrusted
 from mesh.schemas import BODIES
@@ -38,7 +40,7 @@ from tests.fakes.channels import FakeNetwork
 from tests.fakes.meshes import NOW, NOW_S, Drawn, Mesh
 
 ROOT = Path(__file__).parents[2]
-CORES = ("records", "presence", "circuits", "members", "invites", "handshake", "copies", "base/codec")
+CORES = ("records", "presence", "circuits", "certificates", "members", "invites", "handshake", "copies", "base/codec")
 
 MESH = Mesh("fuzz")
 MINI = MESH.machine("mini")
@@ -58,6 +60,12 @@ def initiator() -> Initiator:
 
 def responder() -> Responder:
     return Responder(MESH.credentials(MINI, MEMBERS), (GATE,), HelloCache(), entropy=Drawn("r"), now=NOW)
+
+
+def initiated() -> Session:
+    """The dialling side's session of a sound handshake."""
+    here, there = initiator(), responder()
+    return here.answer_untrusted(there.accept_untrusted(here.hello))[1]
 
 
 def joiner() -> Joiner:
@@ -231,6 +239,15 @@ LINK = write_link(MESH.founder.key, INVITE).encode()
 ROUTE = tuple(NodeId(bytes((number,)) * 16) for number in range(4))
 CIRCUIT = CIRCUIT_MESSAGES.encode(CircuitOpen(ROUTE, 1, bytes(57)))
 COPIES = encode(ProofBody(MINI.key.public, (), (RECORD.wire, RECORD.wire)))
+REFUSAL = encode(Refusal("expelled", "mini was expelled from this mesh", RECORD.wire))
+SESSION = initiated()
+
+
+def inside_refusal(data: bytes) -> None:
+    """A member that refuses may say anything under the seal."""
+    SESSION.refused_untrusted(seal_once(SESSION.refusal_key, data, b""))
+
+
 TARGETS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "handshake accept_untrusted": (lambda data: responder().accept_untrusted(data), SOUND["m1"]),
     "handshake answer_untrusted": (take_m2, SOUND["m2"]),
@@ -251,7 +268,12 @@ TARGETS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "copies read_proof_untrusted": (read_proof_untrusted, COPIES),
     "copies proven_untrusted": (take_proof, COPIES),
     "members check_untrusted": (take_chain, MINI.certificate),
-    "members certificate_body_untrusted": (certificate_body_untrusted, MINI.certificate),
+    "certificates certificate_body_untrusted": (certificate_body_untrusted, MINI.certificate),
+    "certificates open_untrusted": (open_untrusted, MINI.certificate),
+    "handshake refused_untrusted": (SESSION.refused_untrusted, seal_once(SESSION.refusal_key, REFUSAL, b"")),
+    "handshake inside a refusal": (inside_refusal, REFUSAL),
+    "exchange control_only": (lambda data: control_only([data]), MINI.record.wire),
+    "messages Keys": (take_message, MESSAGES.encode(Keys((bytes(32),) * 2))),
     "base/codec load_untrusted": (lambda data: load_untrusted(data, bytes_max=4096), MINI.certificate),
     "base/codec decode_untrusted": (lambda data: decode_untrusted(SignedCertificate, data, bytes_max=4096), MINI.certificate),
     "messages decode_untrusted": (take_message, MESSAGES.encode(Ids(1, (bytes(32),) * 3, True))),

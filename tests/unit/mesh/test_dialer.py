@@ -11,6 +11,7 @@ import trio
 
 from mesh.base.errors import Refused, Unreachable, Usage
 from mesh.dialer import is_usable, open_join, parse_address, run_dial
+from mesh.handshake import TurnedDown
 from tests.fakes.links import HOST, Machines, open_port
 
 
@@ -150,10 +151,10 @@ async def test_a_machine_without_the_gate_key_is_not_let_in() -> None:
 
 
 async def test_a_machine_that_is_no_member_any_more_learns_that_it_was_turned_away() -> None:
-    """O-P10: the responder sees who it is and ends; no link is handed out on either side."""
+    """O-P10: the responder sees who it is and says why, with the proof; no link is handed out on either side."""
     machines = Machines()
     everybody = machines.members
-    machines.mesh.expel(machines.mesh.founder.key, machines.mini.node)
+    expulsion = machines.mesh.expel(machines.mesh.founder.key, machines.mini.node)
     without = machines.mesh.members()
 
     def initiator():
@@ -164,8 +165,8 @@ async def test_a_machine_that_is_no_member_any_more_learns_that_it_was_turned_aw
 
     machines.members = without
     async with open_port(machines) as port:
-        fault = await refused_by([port.address], initiator, Unreachable)
-        assert "saw who this machine is" in str(fault)
+        fault = await refused_by([port.address], initiator, TurnedDown)
+        assert (fault.reason, fault.proof) == ("expelled", expulsion.wire)
         assert port.links.statistics().current_buffer_used == 0
 
 

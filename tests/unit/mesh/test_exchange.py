@@ -67,7 +67,8 @@ async def test_after_every_reset_news_arrive(tmp_path: Path):
 async def exchanging(tmp_path: Path) -> AsyncIterator[tuple[Exchange, Link, Replica]]:
     """One real exchange over a real link whose other end the test plays."""
     async with open_machine(tmp_path / "one", founder()) as machine, open_links() as (near, far), trio.open_nursery() as nursery:
-        exchange = Exchange(near, machine.replica, lambda: 0.5)
+        machine.keyring.is_whole = lambda commitment: True
+        exchange = Exchange(near, machine.replica, machine.keyring, lambda: 0.5)
         nursery.start_soon(exchange.run)
         yield exchange, far, machine.replica
         nursery.cancel_scope.cancel()
@@ -116,7 +117,8 @@ async def test_a_message_that_is_none_ends_the_link_and_says_so(tmp_path: Path):
         async with open_machine(tmp_path / garbage.hex()[:20].ljust(1, "e"), founder()) as machine, open_links() as (near, far):
             await far.send_message(garbage)
             with trio.fail_after(5):
-                await Exchange(near, machine.replica, lambda: 0.5).run()
+                machine.keyring.is_whole = lambda commitment: True
+                await Exchange(near, machine.replica, machine.keyring, lambda: 0.5).run()
             await until(far.closed.is_set)
             assert "malformed" in far.close_reason
 
@@ -146,7 +148,8 @@ async def test_forged_records_are_not_stored_and_many_end_the_link(tmp_path: Pat
 async def test_who_waits_for_an_exchange_whose_link_ends_is_not_left_waiting(tmp_path: Path):
     """A channel asked for before the stores were level, on a link that is lost meanwhile, fails instead of hanging."""
     async with open_machine(tmp_path / "one", founder()) as machine, open_links() as (near, far):
-        exchange = Exchange(near, machine.replica, lambda: 0.5)
+        machine.keyring.is_whole = lambda commitment: True
+        exchange = Exchange(near, machine.replica, machine.keyring, lambda: 0.5)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(exchange.run)
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -193,7 +196,8 @@ async def test_a_peer_that_reads_nothing_is_still_read_from(tmp_path: Path, monk
     monkeypatch.setattr(mux, "LANE_QUEUE_BYTES_MAX", 70_000)
     async with open_machine(tmp_path / "one", founder()) as machine, open_links() as (near, far), trio.open_nursery() as nursery:
         await publish(machine, 200)
-        nursery.start_soon(Exchange(near, machine.replica, lambda: 0.5).run)
+        machine.keyring.is_whole = lambda commitment: True
+        nursery.start_soon(Exchange(near, machine.replica, machine.keyring, lambda: 0.5).run)
         wanted = machine.replica.ids_of(Lane.HIVE)
         news = b"\x00" * 40
         with trio.fail_after(10):

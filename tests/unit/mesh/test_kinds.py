@@ -10,7 +10,7 @@ from mesh import kinds
 from mesh.base.codec import encode
 from mesh.base.crypto import Context
 from mesh.base.names import NodeId
-from mesh.certificates import EpochBody, Expulsion, PolicyBody, RotationBody
+from mesh.certificates import EpochBody, Expulsion, LeavingBody, PolicyBody, RotationBody
 from mesh.copies import ProofBody
 from mesh.kinds import DAY_MS, KINDS, Lane, Role, Subject, may_author, role_names, roles_named, rule_of
 from mesh.members import Members
@@ -32,6 +32,8 @@ ALLOWED: dict[str, set[tuple[Role, Subject]]] = {
     "grant": {(M, SELF), (M, SAME)},
     "grant revocation": {(M, SELF), (M, SAME), (A, SELF), (A, SAME), (A, OTHER)},
     "copy proof": set(itertools.product(Role, Subject)),
+    "fleet epoch": {(M, SELF)},
+    "leaving": {(V, SELF), (M, SELF), (W, SELF), (R, SELF), (A, SELF)},
     "presence": {(V, SELF), (M, SELF), (W, SELF), (R, SELF), (A, SELF)},
     "session": {(M, SELF)},
     "waiting": {(M, SELF)},
@@ -42,10 +44,10 @@ ALLOWED: dict[str, set[tuple[Role, Subject]]] = {
 BY_ROOT = {"certificate", "epoch", "policy", "expulsion"}
 NUMBERS = {
     "certificate": 1, "epoch": 2, "policy": 3, "expulsion": 4, "rotation": 5, "grant": 6, "grant revocation": 7,
-    "copy proof": 8, "presence": 16, "session": 32, "waiting": 33, "lesson": 48, "acceptance": 49, "unknown": 999,
+    "copy proof": 8, "fleet epoch": 9, "leaving": 10, "presence": 16, "session": 32, "waiting": 33, "lesson": 48, "acceptance": 49, "unknown": 999,
 }  # fmt: skip
 LANES = {
-    Lane.CONTROL: {"certificate", "epoch", "policy", "expulsion", "rotation", "grant", "grant revocation", "copy proof"},
+    Lane.CONTROL: {"certificate", "epoch", "policy", "expulsion", "rotation", "grant", "grant revocation", "copy proof", "fleet epoch", "leaving"},
     Lane.HIVE: {"lesson", "acceptance", "unknown"},
     Lane.PRESENCE: {"presence"},
     Lane.INVENTORY: {"session", "waiting"},
@@ -82,7 +84,7 @@ def test_lanes_lives_and_quotas():
     for name, number in NUMBERS.items():
         rule = rule_of(number)
         assert rule.root is (name in BY_ROOT)
-        assert rule.terminal is (name in {"expulsion", "rotation", "grant revocation"})
+        assert rule.terminal is (name in {"expulsion", "rotation", "grant revocation", "leaving"})
         assert 1 <= rule.quota <= 4096
         assert 1 <= rule.body_bytes_max <= 2560
         assert rule.life_ms is None or rule.life_ms > kinds.SKEW_MS
@@ -142,6 +144,8 @@ class Cast:
             "expulsion": lambda: (about.node, encode(Expulsion(about.node, ()))),
             "grant": lambda: (bytes(10), encode(AboutBody(about.node, b"g"))),
             "grant revocation": lambda: (bytes(10), encode(AboutBody(about.node, b"r"))),
+            "fleet epoch": lambda: (bytes(16), encode(EpochBody(bytes(32)))),
+            "leaving": lambda: (b"", encode(LeavingBody(5))),
             "epoch": lambda: (bytes(16), encode(EpochBody(bytes(32)))),
             "policy": lambda: (b"", encode(PolicyBody(50))),
             "rotation": lambda: (b"", encode(RotationBody(bytes(32), bytes(32), bytes(64)))),
@@ -183,7 +187,7 @@ def test_who_may_withdraw(cast: Cast, name: str, role: Role):
     Else an admin could make a machine a stranger to everybody, itself included, without an expulsion anybody sees.
     """
     record = cast.mesh.sign(cast.authors[role], NUMBERS[name], bytes(16), b"")
-    final = name in BY_ROOT | {"rotation", "grant revocation"}
+    final = name in BY_ROOT | {"rotation", "grant revocation", "leaving"}
     allowed = not final and any(r == role for r, _ in ALLOWED[name])
     assert cast.mesh.judge(record, cast.members) is (Verdict.ADMIT if allowed else Verdict.FORBIDDEN)
 

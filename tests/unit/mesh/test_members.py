@@ -19,13 +19,14 @@ from mesh.certificates import (
     CertificateBody,
     Expulsion,
     Genesis,
+    LeavingBody,
     SignedCertificate,
     found,
     issue,
     mesh_id,
     sign_owner,
 )
-from mesh.kinds import CERTIFICATE, EXPULSION, Role
+from mesh.kinds import CERTIFICATE, EXPULSION, LEAVING, Role
 from mesh.members import CLOCK_SKEW_S, Members
 from mesh.records import Record, Verdict, make
 from tests.fakes.meshes import NOW_S, WORKING, Drawn, Machine, Mesh
@@ -440,6 +441,24 @@ def test_an_issuer_nobody_here_knows_is_judged_by_its_lineage_too():
     assert refusal(mesh.members(), (mini, shown)) == ""
     mesh.expel(mesh.founder.key, old.node)
     assert refusal(mesh.members(), (mini, shown)) == "expelled"
+
+
+@pytest.mark.parametrize("way", ["before", "after"])
+def test_a_machine_that_left_is_gone_for_good_and_only_by_its_own_word(way: str):
+    """O-G5: also a renewal of its certificate, by whoever has not heard, brings nobody back."""
+    mesh = Mesh()
+    mini, other = mesh.machine("mini"), mesh.machine("other")
+    body = encode(LeavingBody(NOW_S))
+    forged = mesh.sign(other, LEAVING, b"", body)
+    assert mesh.judge(forged) is Verdict.ADMIT, "it is about its author, whoever that is"
+    leaving = mesh.sign(mini, LEAVING, b"", body)
+    wire = mesh.certificate(mini.key, mini.owner)
+    renewed = make(mesh.founder.key, mesh.mesh, CERTIFICATE, mini.node, mesh.version() - (10 if way == "before" else 0), wire)
+    members = mesh.members(leaving, renewed)
+    assert refusal(members, (wire,)) == refusal(members, (mini.certificate,)) == "left"
+    assert refusal(members, (other.certificate,)) == ""
+    assert members.renewable(mini.node, NOW_S + 80 * 86_400) is None
+    assert not members.expelled_lineages
 
 
 # Folds over anything ---------------------------------------------------------------------------------------------------

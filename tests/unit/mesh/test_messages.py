@@ -17,12 +17,14 @@ from mesh.messages import (
     Copied,
     Digests,
     Ids,
+    Keys,
     Records,
     Want,
+    WantKeys,
 )
 from mesh.records import RECORD_BYTES_MAX
 
-TAGS = {1: Digests, 2: Ids, 3: Want, 4: Records, 36: Copied}
+TAGS = {1: Digests, 2: Ids, 3: Want, 4: Records, 30: WantKeys, 31: Keys, 36: Copied}
 
 
 def test_numbers_stay_what_they_are_and_within_the_meshs_range():

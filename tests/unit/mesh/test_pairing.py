@@ -25,6 +25,7 @@ from mesh.granting import Joined, JoinRequest
 from mesh.identity import Belongings, Identity, decide_move, finish_move, founding, read_identity
 from mesh.invites import BadInvite, InviteBody, OpenInvite, read_link_untrusted
 from mesh.joining import Issuer, Joiner, JoinOffer
+from mesh.keyring import Keyring
 from mesh.kinds import CERTIFICATE, Lane, Role
 from mesh.members import Members
 from mesh.pairing import Pairing, join_over
@@ -86,7 +87,7 @@ class Node:
         self.database = Database(self.folder / "mesh.db", store.SCHEMA)
         self.identity: Identity = read_identity(self.folder, self.database)
         self.replica = Replica(self.database, self.identity, lambda: self.now, set, lambda: "studio")
-        self.pairing = Pairing(self.database, self.identity, self.replica, lambda: self.now, os.urandom)
+        self.pairing = Pairing(self.database, self.identity, self.replica, lambda: self.now, os.urandom, Keyring(self.database, self.replica, lambda: self.now, os.urandom))
 
     def restart(self) -> None:
         self.database.close()

@@ -15,6 +15,7 @@ from mesh.certificates import (
     CertificateBody,
     EpochBody,
     Expulsion,
+    LeavingBody,
     PolicyBody,
     RotationBody,
     SignedCertificate,
@@ -35,6 +36,8 @@ LONG = CertificateBody(
 LARGEST: dict[int, tuple[bytes, bytes]] = {
     kinds.CERTIFICATE: (SUBJECT, issue(MESH.founder.key, MESH.mesh, LONG, bytes(64))),
     kinds.EPOCH: (bytes(16), encode(EpochBody(bytes(32)))),
+    kinds.FLEET_EPOCH: (bytes(16), encode(EpochBody(bytes(32)))),
+    kinds.LEAVING: (b"", encode(LeavingBody(1 << 40))),
     kinds.POLICY: (b"", encode(PolicyBody(10_000))),
     kinds.EXPULSION: (NODE, encode(Expulsion(NODE, (bytes(32),) * 48))),
     kinds.ROTATION: (b"", encode(RotationBody(bytes(32), bytes(32), bytes(64)))),

@@ -30,7 +30,7 @@ from mesh.base.crypto import (
     verify,
 )
 from mesh.base.names import MeshId, NodeId, fingerprint_text, node_id, owner_id, suffix
-from mesh.certificates import Expulsion, PolicyBody, RotationBody, found, mesh_id
+from mesh.certificates import Expulsion, LeavingBody, PolicyBody, RotationBody, found, mesh_id
 from mesh.copies import ProofBody, make_counter, proven_untrusted
 from mesh.handshake import HelloCache, Initiator, Responder, Statement, discovery_tag, gate_commitment
 from mesh.identity import founding
@@ -105,6 +105,8 @@ def bodies() -> dict[int, tuple[bytes, bytes]]:
         kinds.GRANT: (bytes(range(10)), encode(AboutBody(mini.node, b"content"))),
         kinds.GRANT_REVOCATION: (bytes(range(10)), encode(AboutBody(mini.node, b""))),
         kinds.COPY_PROOF: (mini.node, encode(ProofBody(mini.key.public, (stated(mini, b"1"), stated(mini, b"2")), ()))),
+        kinds.FLEET_EPOCH: (commitment[:16], b"\x81\x58\x20" + commitment),
+        kinds.LEAVING: (b"", encode(LeavingBody(1_800_000_000))),
         kinds.PRESENCE: (b"", encode(presence)),
         **dict.fromkeys((kinds.SESSION, kinds.WAITING, kinds.LESSON, kinds.ACCEPTANCE), (b"key", sealed)),
     }

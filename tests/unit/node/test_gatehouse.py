@@ -18,7 +18,7 @@ from tests.fakes.overlays import Machine, founder, open_machine, open_two
 
 
 def gatehouse(machine: Machine) -> Gatehouse:
-    return Gatehouse(machine.identity, machine.database, machine.replica, b"bootboot")
+    return Gatehouse(machine.identity, machine.keyring, machine.replica, b"bootboot")
 
 
 def shake(dialler: Gatehouse, answerer: Gatehouse, expected: NodeId | None = None):
