@@ -340,8 +340,8 @@ class Replica:
                 continue
             verdict = self._judge(record, self._read_clock().wall_ms)
             forged += verdict is Verdict.FORGED
-            # A record held back for its clock or for an unknown author is not refused for good: it is asked for again.
-            refused = verdict not in (Verdict.ADMIT, Verdict.HOLD, Verdict.UNKNOWN_AUTHOR)
+            # What this clock (it may be wrong today) or an unknown author keeps out is not refused for good: it is asked for again.
+            refused = verdict not in (Verdict.ADMIT, Verdict.HOLD, Verdict.EXPIRED, Verdict.UNKNOWN_AUTHOR)
             arrived.append((record.record_id, refused))
             if verdict is Verdict.ADMIT:
                 sound.append(record)
