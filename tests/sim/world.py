@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from mesh import dialer, kinds, listener, pairing, presence, store
+from mesh import certificates, dialer, granting, kinds, listener, presence, store
 from mesh.base import crypto
 from mesh.base.errors import MeshError
 from mesh.base.names import MeshId, NodeId, node_id
@@ -191,9 +191,9 @@ class World:
             founder.pairing.mint, for_person=person, roles=WORKING, uses=1, ttl_s=600, addresses=[founder.address]
         )
         with machine.acting():
-            life_s = int(20 + 0.4 * self.plan.chaos_s) if machine is self.expiring else pairing.LIFE_S
+            life_s = int(20 + 0.4 * self.plan.chaos_s) if machine is self.expiring else certificates.LIFE_S
             async with dialer.open_join(founder.address) as pipe:
-                with replaced((pairing, "LIFE_S", life_s)):
+                with replaced((granting, "LIFE_S", life_s)):
                     goods, _, _ = await join_over(pipe, body, machine.name, machine.now, machine.entropy)
             known = ((founder.id, founder.address),)
             machine.settle(dataclasses.replace(goods, addresses=known))
