@@ -1,7 +1,8 @@
 """Reach a member at one of the addresses it is said to have.
 
 An address proves nothing. All are tried, a little apart; the first one behind which the handshake proves the expected
-key is the link, the others are dropped. No proxy is ever used and no redirect followed.
+key is the link, the others are dropped. No proxy is ever used and no redirect followed. What a name resolves to is judged
+like an address, so a name that another machine stated leads nowhere an address of it could not.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ DIAL_S = 10.0
 """For all addresses together."""
 JOIN_DIAL_S = 10.0
 ADDRESS_CHARS_MAX = 280
+RESOLVED_MAX = 4
+"""Addresses of one stated name that are tried, one after the other."""
 
 
 class Initiator(Protocol):
@@ -48,6 +51,18 @@ class Initiator(Protocol):
 
     def answer_untrusted(self, reply: bytes) -> tuple[bytes, Session]:
         """Take message 2; make message 3 and the session."""
+        ...
+
+
+class Caution(Protocol):
+    """Says which addresses may be tried that other machines stated, and learns which of them failed."""
+
+    def allows(self, address: str) -> bool:
+        """Whether to connect to this address, ``IP:PORT``, now; counts as a try where it says yes."""
+        ...
+
+    def failed(self, address: str) -> None:
+        """Note that no key was proved behind it."""
         ...
 
 
@@ -104,6 +119,7 @@ async def run_dial(
     initiator: Callable[[], Initiator],
     *,
     clock: Callable[[], Now] = read_clock,
+    caution: Caution | None = None,
     task_status: trio.TaskStatus[Link],
 ) -> None:
     """Link to a member and run the link until it ends: ``link = await nursery.start(run_dial, addresses, initiator)``.
@@ -112,6 +128,7 @@ async def run_dial(
         addresses: ``HOST:PORT`` each, the likeliest first; at most ADDRESSES_MAX are tried, within DIAL_S together.
         initiator: Makes the dialling side of one handshake; one is made for each address.
         clock: Reads both clocks.
+        caution: Judges addresses that other machines stated; None where a person gave them.
         task_status: Started with the link, once both sides have proved their keys.
 
     Raises:
@@ -120,7 +137,7 @@ async def run_dial(
 
     If cancelled: every connection is reset; a link handed out is closed.
     """
-    race = _Race(initiator, clock, task_status)
+    race = _Race(initiator, clock, caution, task_status)
     targets: list[tuple[str, int]] = []
     for text in addresses[:ADDRESSES_MAX]:
         try:
@@ -149,10 +166,15 @@ class _Race:
     """The attempts at one member; the first proof wins."""
 
     def __init__(
-        self, initiator: Callable[[], Initiator], clock: Callable[[], Now], task_status: trio.TaskStatus[Link]
+        self,
+        initiator: Callable[[], Initiator],
+        clock: Callable[[], Now],
+        caution: Caution | None,
+        task_status: trio.TaskStatus[Link],
     ) -> None:
         self._initiator = initiator
         self._clock = clock
+        self._caution = caution
         self._task_status = task_status
         self._scopes: set[trio.CancelScope] = set()
         self.faults: list[MeshError] = []
@@ -165,17 +187,22 @@ class _Race:
             try:
                 await self._link(target, scope, over)
             except MeshError as fault:
-                self.faults.append(fault)
+                self._failed(target, fault)
             finally:
                 self._scopes.discard(scope)
                 over.set()
         if scope.cancelled_caught and not self.won:
-            self.faults.append(Unreachable(f"{_shown(*target)} did not answer"))
+            self._failed(target, Unreachable(f"{_shown(*target)} did not answer"))
+
+    def _failed(self, target: tuple[str, int], fault: MeshError) -> None:
+        self.faults.append(fault)
+        if self._caution is not None and not isinstance(fault, _NotTried):
+            self._caution.failed(_shown(*target))
 
     async def _link(self, target: tuple[str, int], scope: trio.CancelScope, over: trio.Event) -> None:
         initiator = self._initiator()
         headers = [(HELLO_HEADER.encode(), write_hello(initiator.hello))]
-        stream = await _connect(*target)
+        stream = await self._connect(*target)
         async with open_client_pipe(stream, _host_of(stream), MESH_PATH, headers) as pipe:
             closing, session = initiator.answer_untrusted(await pipe.receive())
             await pipe.send(closing)
@@ -195,6 +222,43 @@ class _Race:
             over.set()
             self._task_status.started(link)
             await run_link(link)
+
+
+    async def _connect(self, host: str, port: int) -> trio.SocketStream:
+        """Connect with the caution there is: to the first address of a name that may be tried and answers."""
+        if self._caution is None:
+            return await _connect(host, port)
+        fault: MeshError = _NotTried(f"{_shown(host, port)} is not tried now")
+        for address in await _resolve(host, port):
+            if self._caution.allows(_shown(address, port)):
+                try:
+                    return await _connect(address, port)
+                except Unreachable as failed:
+                    fault = failed
+                    if address != host:
+                        self._caution.failed(_shown(address, port))
+        raise fault
+
+
+class _NotTried(Unreachable):
+    """Nothing was connected to, so nothing failed."""
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    """The addresses a host stands for, at most RESOLVED_MAX; an address stands for itself.
+
+    Raises:
+        Unreachable: The name is not known.
+    """
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise Unreachable(f"{_shown(host, port)}: {_why(error)}") from None
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))[:RESOLVED_MAX]
+    return [host]
 
 
 @asynccontextmanager

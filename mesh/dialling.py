@@ -1,12 +1,13 @@
-"""Whom to dial, and the dialling: members that are due, sightings nobody has proved, and whom a person asked for.
+"""The dialling: members as ``mesh.degree`` chooses them, sightings nobody has proved, and whom a person asked for.
 
-Whatever is dialled, the handshake alone says who answered; a link that stands is handed to ``keep``.
+Whatever is dialled, the handshake alone says who answered; a link that stands is handed to ``keep``. An address that
+another machine stated is tried with caution: never one that means something else here, rarely while it proved no key.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -19,16 +20,31 @@ from mesh.base.db import Database
 from mesh.base.errors import MeshError, OurFault, Refused
 from mesh.base.names import NodeId
 from mesh.base.ports import Member
+from mesh.degree import Neighbour, Other, choose, full_reason, named_untrusted, spread, surplus, with_room
 from mesh.dialer import ADDRESSES_MAX, Initiator, run_dial
 from mesh.handshake import TurnedDown
 from mesh.link import Link
+from mesh.presence import links_stated
 from mesh.replica import Replica
-from mesh.topology import ADDRESS_BACKOFF_S_MAX, Schedule, dialable
+from mesh.topology import (
+    ADDRESS_BACKOFF_S_MAX,
+    ADDRESS_BACKOFF_S_MIN,
+    UNPROVED_A_S_MAX,
+    UNPROVED_BURST,
+    Allowance,
+    Schedule,
+    dialable,
+)
 
 DIALS_AT_ONCE_MAX = 8
 GATES_A_DIAL_MAX = 8
 """Gate keys tried in one dial, newest first; the next dial of that machine goes on with older ones."""
-FULL_MESH_MAX = 12
+WANTED_S = 30.0
+"""Somebody who wanted a machine wants it for so long: it is dialled beyond the bound, and its link is not let go."""
+FULL_S_MIN = 5.0
+FULL_S_MAX = 300.0
+"""The ceilings of the pause after a machine had no room; of that for machines at large too, where two links stand."""
+CHOSEN_LINKS_MIN = 2
 LOOK_S = 1.0
 """How often the node looks whom to dial, when nothing wakes it earlier."""
 SIGHTED_MAX = 256
@@ -49,6 +65,11 @@ class Kept(Protocol):
     """What the dialling looks at of a link that stands."""
 
     @property
+    def since(self) -> Now:
+        """When it began."""
+        ...
+
+    @property
     def address(self) -> str | None:
         """Where it was dialled; None where the peer dialled, and for a circuit."""
         ...
@@ -56,6 +77,15 @@ class Kept(Protocol):
     @property
     def is_direct(self) -> bool:
         """Whether it is no circuit; a circuit never keeps from dialling."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether channels are open on it."""
+        ...
+
+    def let_go(self, reason: str) -> None:
+        """Close it."""
         ...
 
 
@@ -108,8 +138,17 @@ class Dialling:
         self._older: dict[NodeId, int] = {}
         self._links = links
         self._keep = keep
+        now_s = read_clock().steady_s
         self._members = Schedule()
-        self._addresses = Schedule(backoff_s_max=ADDRESS_BACKOFF_S_MAX)
+        self._sightings = Schedule(backoff_s_min=ADDRESS_BACKOFF_S_MIN, backoff_s_max=ADDRESS_BACKOFF_S_MAX)
+        self._unproved = Schedule(backoff_s_min=ADDRESS_BACKOFF_S_MIN, backoff_s_max=ADDRESS_BACKOFF_S_MAX)
+        self._allowance = Allowance(UNPROVED_BURST, UNPROVED_A_S_MAX, now_s)
+        self._full = Schedule(backoff_s_min=FULL_S_MIN, backoff_s_max=FULL_S_MAX)
+        self._named: list[NodeId] = []
+        self._wanted_until_s: dict[NodeId, float] = {}
+        self._proved: dict[NodeId, list[str]] = {}
+        self._seed = int(draw() * 2**32) << 96 | int(draw() * 2**32) << 64 | int(draw() * 2**32) << 32 | int(draw() * 2**32)
+        self._order: tuple[frozenset[NodeId], list[NodeId]] = (frozenset(), [])
         self._dialling: set[object] = set()
         self._sighted: dict[str, tuple[str, ...]] = {}
         self._look_now = trio.Event()
@@ -125,13 +164,43 @@ class Dialling:
         """Look again whom to dial: something changed."""
         self._look_now.set()
 
-    def lived(self, node: NodeId, lived_s: float) -> None:
-        """Note the end of a link to a machine that stood so many seconds."""
-        self._members.lived(node, lived_s, self._read_clock().steady_s, self._draw())
+    def lived(self, node: NodeId, lived_s: float, reason: str) -> None:
+        """Note the end of a link to a machine that stood so many seconds, and why it ended."""
+        now_s = self._read_clock().steady_s
+        named = named_untrusted(reason)
+        if named is None:
+            self._members.lived(node, lived_s, now_s, self._draw())
+            self._full.lived(None, lived_s, now_s, self._draw())
+            return
+        for what in (node, None):
+            self._full.failed(what, now_s, self._draw())
+        self._named = named
+        for other in named:
+            self._members.sighted(other, now_s)
+
+    async def remember(self, node: NodeId, address: str) -> None:
+        """Keep an address at which a machine proved its key; it is tried first from now on."""
+        self._unproved.proved(address)
+        self._proved.pop(node, None)
+        now_ms = self._read_clock().wall_ms
+        try:
+            await self._database.write(lambda connection: store.note_address(connection, node, address, now_ms))
+        except OurFault as fault:
+            log.warning("an address was not remembered: %s", fault.message)
 
     def look_for(self, node: NodeId) -> None:
         """Try a machine soon: somebody wants it now."""
-        self._members.sighted(node, self._read_clock().steady_s)
+        now_s = self._read_clock().steady_s
+        self._wanted_until_s = {n: until_s for n, until_s in self._wanted_until_s.items() if until_s > now_s}
+        self._wanted_until_s[node] = now_s + WANTED_S
+        self._members.sighted(node, now_s)
+        self._look_now.set()
+
+    def network_changed(self) -> None:
+        """Try everybody soon: this machine is somewhere else now."""
+        now_s = self._read_clock().steady_s
+        for node in self._replica.members_now.certificates:
+            self._members.sighted(node, now_s)
         self._look_now.set()
 
     def sighted(self, instance: str, addresses: tuple[str, ...]) -> None:
@@ -140,7 +209,7 @@ class Dialling:
             if instance not in self._sighted and len(self._sighted) >= SIGHTED_MAX:
                 del self._sighted[next(iter(self._sighted))]
             self._sighted[instance] = addresses
-            self._addresses.sighted(addresses, self._read_clock().steady_s)
+            self._sightings.announced(addresses, self._read_clock().steady_s)
             self._look_now.set()
         else:
             self._sighted.pop(instance, None)
@@ -165,7 +234,8 @@ class Dialling:
 
     async def _connect(self, nursery: trio.Nursery, wanted: _Wanted) -> None:
         try:
-            wanted.link = await self._dial(nursery, wanted.addresses, wanted.expected)
+            # What a person gave is dialled as it is.
+            wanted.link = await self._dial(nursery, wanted.addresses, wanted.expected, None)
         except MeshError as fault:
             wanted.fault = fault
         else:
@@ -173,13 +243,17 @@ class Dialling:
         finally:
             wanted.over.set()
 
-    async def _dial(self, nursery: trio.Nursery, addresses: Sequence[str], expected: NodeId | None) -> Link:
+    async def _dial(
+        self, nursery: trio.Nursery, addresses: Sequence[str], expected: NodeId | None, caution: _Caution | None
+    ) -> Link:
         """Dial with the newest gate key, and with older ones where that is met with silence: the other may have slept."""
         first = self._older.pop(expected, 0) if expected is not None else 0
         for older in range(first, first + GATES_A_DIAL_MAX):
             initiator = partial(self._initiators, expected, older)
             try:
-                link: Link = await nursery.start(partial(run_dial, addresses, initiator, clock=self._read_clock))
+                link: Link = await nursery.start(
+                    partial(run_dial, addresses, initiator, clock=self._read_clock, caution=caution)
+                )
             except Refused as refused:
                 if refused.reason != "not_let_in" or older + 1 >= self._gates():
                     raise
@@ -202,7 +276,10 @@ class Dialling:
         while True:
             self._look_now = trio.Event()
             now_s = self._read_clock().steady_s
-            for what, addresses, expected in self._candidates(now_s):
+            members = self._current()
+            links = self._neighbours(now_s)
+            self._let_go(members, links)
+            for what, addresses, expected in self._candidates(members, links, now_s):
                 if len(self._dialling) >= DIALS_AT_ONCE_MAX:
                     break
                 self._dialling.add(what)
@@ -210,38 +287,96 @@ class Dialling:
             with trio.move_on_after(LOOK_S):
                 await self._look_now.wait()
 
-    def _candidates(self, now_s: float) -> list[tuple[object, tuple[str, ...], NodeId | None]]:
-        """Whom to dial now: members without a link whose addresses are known, then sightings nobody has proved."""
-        found: list[tuple[object, tuple[str, ...], NodeId | None]] = []
+    def _current(self) -> list[Member]:
+        """The members that may be linked to; one whose certificate ran out may still catch up."""
         left = self._replica.members_now.left
-        others = [m for m in self._replica.members() if m.state != "expelled" and m.node not in left]
-        direct = {node for node, held in self._links.items() if held.is_direct}
-        if len(direct) < FULL_MESH_MAX:
-            for member in others:
-                addresses = self._addresses_of(member)
-                free = member.node not in direct and member.node not in self._dialling
-                if free and addresses and self._members.may_dial(member.node, now_s):
-                    found.append((member.node, addresses, member.node))
+        return [m for m in self._replica.members() if m.state != "expelled" and m.node not in left]
+
+    def _neighbours(self, now_s: float) -> dict[NodeId, Neighbour]:
+        return {
+            node: Neighbour(
+                held.address is not None,
+                held.busy or self._wanted_until_s.get(node, now_s) > now_s,
+                now_s - held.since.steady_s,
+                links_stated(self._replica.heard, node),
+            )
+            for node, held in self._links.items()
+            if held.is_direct
+        }
+
+    def _let_go(self, members: Collection[Member], links: Mapping[NodeId, Neighbour]) -> None:
+        for node in surplus(self._replica.me.node, [m.node for m in members], links):
+            self._links[node].let_go(self.refusal(node))
+
+    def refusal(self, asking: NodeId) -> str:
+        """Say that this machine is full, and name others that are not."""
+        now_s = self._read_clock().steady_s
+        members = self._current()
+        return full_reason(with_room(self._others(members, now_s), asking, self._links))
+
+    def _others(self, members: Collection[Member], now_s: float) -> list[Other]:
+        """The members in the order this machine tries them, with what the choice wants to know."""
+        by_node = {member.node: member for member in members}
+        if self._order[0] != by_node.keys():
+            self._order = (frozenset(by_node), spread(by_node, self._seed))
+        crowded = sum(held.is_direct for held in self._links.values()) >= CHOSEN_LINKS_MIN and not self._full.may_dial(None, now_s)
+        first = [node for node in self._named if node in by_node]
+        return [
+            Other(
+                node,
+                bool(self._addresses_of(by_node[node], now_s)),
+                self._is_due(node, now_s, crowded=crowded),
+                by_node[node].state == "live",
+                links_stated(self._replica.heard, node),
+            )
+            for node in dict.fromkeys((*first, *self._order[1]))
+        ]
+
+    def _is_due(self, node: NodeId, now_s: float, *, crowded: bool) -> bool:
+        if not self._members.may_dial(node, now_s):
+            return False
+        return node in self._wanted_until_s or (not crowded and self._full.may_dial(node, now_s))
+
+    def _candidates(
+        self, members: Collection[Member], links: Mapping[NodeId, Neighbour], now_s: float
+    ) -> list[tuple[object, tuple[str, ...], NodeId | None]]:
+        """Whom to dial now: members as the degree wants it, then sightings nobody has proved."""
+        by_node = {member.node: member for member in members}
+        wanted = {node for node, until_s in self._wanted_until_s.items() if until_s > now_s}
+        chosen = choose(self._replica.me.node, self._others(members, now_s), links, self._dialling, wanted)
+        found: list[tuple[object, tuple[str, ...], NodeId | None]] = [
+            (node, self._addresses_of(by_node[node], now_s), node) for node in chosen
+        ]
         proved = {held.address for held in self._links.values()} | {
-            address for member in others if member.node in direct for address in member.addresses
+            address for member in members if member.node in links for address in member.addresses
         }
         for addresses in self._sighted.values():
-            fresh = addresses not in self._dialling and self._addresses.may_dial(addresses, now_s)
+            fresh = addresses not in self._dialling and self._sightings.may_dial(addresses, now_s)
             if fresh and proved.isdisjoint(addresses):
                 found.append((addresses, addresses, None))
         return found
 
-    def _addresses_of(self, member: Member) -> tuple[str, ...]:
-        proved = store.addresses(self._database.reader, member.node)
-        stated = [a for a in member.addresses if dialable(a, loopback=self._loopback)]
+    def _addresses_of(self, member: Member, now_s: float) -> tuple[str, ...]:
+        proved = self._proved_of(member.node)
+        stated = [
+            address
+            for address in member.addresses
+            if address in proved
+            or (dialable(address, loopback=self._loopback, public=member.mine) and self._unproved.may_dial(address, now_s))
+        ]
         return tuple(dict.fromkeys((*proved[:2], *stated, *proved[2:])))[:ADDRESSES_MAX]
+
+    def _proved_of(self, node: NodeId) -> list[str]:
+        if node not in self._proved:
+            self._proved[node] = store.addresses(self._database.reader, node)
+        return self._proved[node]
 
     async def _try(
         self, nursery: trio.Nursery, what: object, addresses: tuple[str, ...], expected: NodeId | None
     ) -> None:
-        schedule = self._addresses if expected is None else self._members
+        schedule = self._sightings if expected is None else self._members
         try:
-            link = await self._dial(nursery, addresses, expected)
+            link = await self._dial(nursery, addresses, expected, self._caution_for(expected))
         except MeshError as error:
             log.debug("dialling %s failed: %s", ", ".join(addresses), error.message)
             await self._take_proof(error)
@@ -252,3 +387,35 @@ class Dialling:
             nursery.start_soon(self._keep, link)
         finally:
             self._dialling.discard(what)
+
+    def _caution_for(self, expected: NodeId | None) -> _Caution:
+        """What was sighted has been judged on its way in, by the network it was heard on."""
+        member = None if expected is None else self._replica.member(expected)
+        proved = frozenset() if expected is None else frozenset(self._proved_of(expected))
+        public = member is not None and member.mine
+        return _Caution(self._unproved, self._allowance, self._read_clock, self._draw, proved, self._loopback, public, expected is None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Caution:
+    """With what care the addresses of one machine are tried; see ``mesh.dialer.Caution``."""
+
+    unproved: Schedule
+    allowance: Allowance
+    read_clock: Callable[[], Now]
+    draw: Callable[[], float]
+    proved: frozenset[str]
+    loopback: bool
+    public: bool
+    judged: bool
+
+    def allows(self, address: str) -> bool:
+        if address in self.proved:
+            return True
+        now_s = self.read_clock().steady_s
+        sound = self.judged or dialable(address, loopback=self.loopback, public=self.public)
+        return sound and self.unproved.may_dial(address, now_s) and self.allowance.take(now_s)
+
+    def failed(self, address: str) -> None:
+        if address not in self.proved:
+            self.unproved.failed(address, self.read_clock().steady_s, self.draw())

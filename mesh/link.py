@@ -124,6 +124,11 @@ class Link:
     def __repr__(self) -> str:
         return f"<Link to {self.peer.hex()[:8]} at {self.remote}>"
 
+    @property
+    def busy(self) -> bool:
+        """Whether channels are open on it."""
+        return bool(self._channels)
+
     def send_message_nowait(self, data: bytes, *, control: bool = False) -> bool:
         """Queue a message on a lane.
 

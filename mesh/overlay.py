@@ -13,27 +13,28 @@ from functools import partial
 
 import trio
 
-from mesh import store
 from mesh.base.clock import Now
 from mesh.base.crypto import Entropy
 from mesh.base.db import Database
-from mesh.base.errors import OurFault, Unreachable
+from mesh.base.errors import Unreachable
 from mesh.base.names import NodeId, suffix
 from mesh.base.ports import Channel, Incoming
 from mesh.certificates import certificate_body_untrusted
 from mesh.circuits import Route
+from mesh.degree import may_enter
 from mesh.dialling import Dialling, Initiators
 from mesh.duplicates import ANSWER_S, Duplicates
 from mesh.exchange import Exchange, control_only
 from mesh.keyring import Keyring
-from mesh.kinds import CERTIFICATE, EXPULSION, LEAVING, PRESENCE
+from mesh.kinds import CERTIFICATE, EXPULSION, LEAVING, PRESENCE, Lane, rule_of
 from mesh.link import Link
 from mesh.messages import CIRCUIT_PURPOSE, MESSAGES
+from mesh.presence import states_link
 from mesh.reconcile import batches
 from mesh.relaying import Relaying, Responder
 from mesh.replica import Replica
 from mesh.speaking import Place, Speaking
-from mesh.topology import LinkFacts, newer_wins
+from mesh.topology import Arrivals, LinkFacts, newer_wins
 
 INCOMING_WAITING_MAX = 64
 STANDING_S = 10.0
@@ -71,6 +72,15 @@ class Held:
         """Wait until channels may be opened on it."""
         await self.exchange.settled.wait()
 
+    @property
+    def busy(self) -> bool:
+        """Whether channels are open on it."""
+        return self.link.busy
+
+    def let_go(self, reason: str) -> None:
+        """Close it."""
+        self.link.close_nowait(reason)
+
 
 class Overlay:
     """Every link of this node.
@@ -103,13 +113,13 @@ class Overlay:
     ) -> None:
         self._replica = replica
         self._me = replica.me.node
-        self._database = database
         self._keyring = keyring
         self._read_clock = read_clock
         self._entropy = entropy
         self.links = links
         self._routes: list[tuple[range, trio.MemorySendChannel[Incoming]]] = []
-        self._speaking = Speaking(replica, place, self._direct, self.draw)
+        self._arrivals = Arrivals()
+        self._speaking = Speaking(replica, place, self._since_s, read_clock, self.draw)
         self.duplicates = Duplicates(replica, database, place.boot, read_clock, self.draw, self._speaking.speak)
         self._dialling = Dialling(
             replica, database, initiators, read_clock, self.draw,
@@ -153,6 +163,11 @@ class Overlay:
         """
         return await self._dialling.connect(addresses, expected)
 
+    def network_changed(self) -> None:
+        """This machine's own addresses changed: say so and dial anew; links that no longer carry end by themselves."""
+        self._dialling.network_changed()
+        self._speaking.speak()
+
     def speak(self) -> None:
         """Say soon what changed about this machine: its name, addresses or load."""
         self._speaking.speak()
@@ -181,14 +196,27 @@ class Overlay:
         for held in list(self.links.values()):
             held.link.close_nowait(reason)
 
-    def _direct(self) -> list[NodeId]:
-        return [node for node, held in self.links.items() if held.is_direct]
+    def _turn_away(self, link: Link, via: Route) -> str | None:
+        """Why a machine that dialled gets no link now; None where it gets one."""
+        if link.initiator or via:
+            return None
+        if not self._arrivals.let_in(link.peer, self._read_clock().steady_s):
+            return "dialled too often; try again in a minute"
+        inbound = sum(held.is_direct and not held.link.initiator for held in self.links.values())
+        held = self.links.get(link.peer)
+        if (held is not None and held.is_direct) or may_enter(len(self._replica.members_now.certificates) - 1, inbound):
+            return None
+        return self._dialling.refusal(link.peer)
 
     async def _keep(self, link: Link, via: Route = ()) -> None:
         """Keep one link to its end."""
         peer, now = link.peer, self._read_clock()
-        fresh = Held(link, now, Exchange(link, self._replica, self._keyring, self.draw, partial(self._reduced, link)), via)
         self.duplicates.see(link)
+        refusal = self._turn_away(link, via)
+        if refusal is not None:
+            link.close_nowait(refusal)
+            return
+        fresh = Held(link, now, Exchange(link, self._replica, self._keyring, self.draw, partial(self._reduced, link)), via)
         if not await self._takes_place(fresh):
             return
         fresh.reduced = fresh.exchange.reduced
@@ -202,8 +230,10 @@ class Overlay:
             if self.links.get(peer) is fresh:
                 del self.links[peer]
                 self.duplicates.ended(link)
+                if fresh.is_direct:
+                    self._speaking.ended(peer)
             if fresh.is_direct:
-                self._dialling.lived(peer, self._read_clock().steady_s - now.steady_s)
+                self._dialling.lived(peer, self._read_clock().steady_s - now.steady_s, link.close_reason)
             log.info("link to %s is down: %s", suffix(peer), link.close_reason)
             self._links_changed()
 
@@ -236,7 +266,7 @@ class Overlay:
             nursery.start_soon(self._route, held)
             nursery.start_soon(self._run_told, held)
             if held.address is not None:
-                nursery.start_soon(self._remember, held.link.peer, held.address)
+                nursery.start_soon(self._dialling.remember, held.link.peer, held.address)
             await held.link.closed.wait()
             nursery.cancel_scope.cancel()
 
@@ -244,12 +274,8 @@ class Overlay:
         async for statement in held.exchange.copied:
             self.duplicates.told_untrusted(statement)
 
-    async def _remember(self, peer: NodeId, address: str) -> None:
-        now_ms = self._read_clock().wall_ms
-        try:
-            await self._database.write(lambda connection: store.note_address(connection, peer, address, now_ms))
-        except OurFault as fault:
-            log.warning("an address was not remembered: %s", fault.message)
+    def _since_s(self) -> dict[NodeId, float]:
+        return {peer: held.since.steady_s for peer, held in self.links.items() if held.is_direct}
 
     async def _route(self, held: Held) -> None:
         await held.exchange.settled.wait()
@@ -282,8 +308,10 @@ class Overlay:
         async for push in self._replica.pushed:
             messages = [MESSAGES.encode(batch) for batch in batches([r.wire for r in push.records])]
             controls = [MESSAGES.encode(b) for b in batches(control_only([r.wire for r in push.records]))]
+            # Who holds a link to where it came from has it from there; what revokes goes every way there is.
+            urgent = any(rule_of(record.kind).lane is Lane.CONTROL for record in push.records)
             for peer, held in list(self.links.items()):
-                if peer == push.source:
+                if peer == push.source or (not urgent and push.source is not None and states_link(self._replica.heard, push.source, peer)):
                     continue
                 for message in controls if held.exchange.reduced else messages:
                     if not held.link.send_message_nowait(message):

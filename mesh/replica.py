@@ -95,6 +95,7 @@ class Replica:
         self.members_now = self._fold()
         self._own_held = self.members_now.certificates.get(identity.node_id)
         self._judged: tuple[frozenset[NodeId], float, dict[NodeId, str]] | None = None
+        self.doubt = presence.Doubt()
         self._heard: dict[NodeId, Heard] = {}
         self._seen_ms: dict[NodeId, int] = {}
         now = read_clock()
@@ -145,7 +146,7 @@ class Replica:
             certificates = self.members_now.certificates
             # What a machine says that is out counts for nobody, also not as a way to somebody else.
             counted = [node for node, certified in certificates.items() if not self.members_now.is_out(certified) and node not in self.members_now.left]
-            found = presence.states(self._identity.node_id, counted, linked, self._heard, now.steady_s)
+            found = self.doubt.judge(self._identity.node_id, counted, linked, self._heard, now.steady_s)
             self._judged = (linked, now.steady_s + JUDGED_S, found)
         return self._judged[2]
 

@@ -273,7 +273,7 @@ async def open_node(
             await nursery.start(partial(run_listener, listeners, doors, arrivals_in))
             nursery.start_soon(overlay.run, arrivals)
             nursery.start_soon(_run_sightings, discovery, gatehouse, overlay)
-            nursery.start_soon(reach.run_look, overlay.speak)
+            nursery.start_soon(reach.run_look, overlay.network_changed)
             nursery.start_soon(run_watch, watcher)
             nursery.start_soon(_run_ending, ending, over)
             fleet = Fleet(replica, watcher, sealer, read_clock)

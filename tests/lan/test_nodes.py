@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.lan.lab import Lab, open_lab
 
 NEAR_S = 45.0
@@ -103,6 +105,25 @@ def test_a_machine_restarted_on_another_address_is_linked_again(tmp_path: Path) 
         _until("linked after both moved", lambda: _linked(ana, mini) and _linked(mini, ana))
         for machine in (ana, mini):
             machine.ask("down")
+
+
+@pytest.mark.soak
+def test_a_running_machine_that_gets_another_address_is_linked_again_and_listed_there(tmp_path: Path) -> None:
+    """O-D1, O-G1: cable to Wi-Fi under running nodes: no restart, the same one machine, at the new address only, in 30 s."""
+    with open_lab("ana", "mini") as lab:
+        ana, mini = Machine(lab, "ana", tmp_path), Machine(lab, "mini", tmp_path)
+        _pair(ana, mini)
+        _until("ana lists where mini is", lambda: _hosts(ana, mini) == ["10.99.0.2"])
+        lab.readdress("mini", "10.99.0.72/24")
+        _until("linked at the new address", lambda: _linked(ana, mini) and _linked(mini, ana) and _hosts(ana, mini) == ["10.99.0.72"], 30)
+        assert [peer["name"] for peer in ana.ask("peers")] == ["mini"]
+        for machine in (ana, mini):
+            machine.ask("down")
+
+
+def _hosts(one: Machine, other: Machine) -> list[str]:
+    """Where one says that the other can be dialled, by IPv4."""
+    return [a.rpartition(":")[0] for a in one.peer(other.name).get("addresses", ()) if not a.startswith("[")]
 
 
 def test_a_node_without_multicast_works_by_address(tmp_path: Path) -> None:

@@ -207,3 +207,45 @@ async def test_a_joiner_gets_a_pipe_only_while_an_invite_is_open() -> None:
     with pytest.raises(Unreachable):
         async with open_join("nonsense"):
             raise AssertionError("there is no pipe")
+
+
+class Wary:
+    """A caution that lets nothing of this host through but what it is told to."""
+
+    def __init__(self, *allowed: str) -> None:
+        self.allowed = allowed
+        self.asked: list[str] = []
+        self.failures: list[str] = []
+
+    def allows(self, address: str) -> bool:
+        self.asked.append(address)
+        return address in self.allowed
+
+    def failed(self, address: str) -> None:
+        self.failures.append(address)
+
+
+async def test_a_name_leads_nowhere_its_addresses_could_not():
+    """SECURITY 31: a stated name that resolves to loopback is not connected to, nor counted as a failure."""
+    machines = Machines()
+    async with open_port(machines) as port:
+        wary = Wary()
+        number = port.address.rpartition(":")[2]
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(Unreachable, match="not tried now"):
+                await nursery.start(partial(run_dial, [f"localhost:{number}", port.address], partial(machines.initiator, machines.mini), caution=wary))
+        assert port.address in wary.asked
+        assert all(asked.rpartition(":")[0] in ("127.0.0.1", "[::1]") for asked in wary.asked)
+        assert wary.failures == []
+
+
+async def test_an_address_that_proved_no_key_is_told_and_the_one_that_did_is_not():
+    machines = Machines()
+    closed = closed_port()
+    async with open_port(machines) as port:
+        wary = Wary(closed, port.address)
+        async with trio.open_nursery() as nursery:
+            link = await nursery.start(partial(run_dial, [closed, port.address], partial(machines.initiator, machines.mini), caution=wary))
+            assert link.remote == port.address
+            link.close_nowait("done")
+        assert wary.failures == [closed]

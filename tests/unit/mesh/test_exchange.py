@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from mesh import exchange as room
-from mesh import mux
+from mesh import mux, topology
 from mesh.base.errors import OurFault
 from mesh.exchange import FORGED_MAX, Exchange
 from mesh.kinds import LESSON, Lane
@@ -48,8 +48,9 @@ async def test_stores_that_both_lack_much_come_level(tmp_path: Path, monkeypatch
         await until(lambda: ids(one)[Lane.HIVE.value] == ids(other)[Lane.HIVE.value])
 
 
-async def test_after_every_reset_news_arrive(tmp_path: Path):
+async def test_after_every_reset_news_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """O-T7: twenty losses of the link, something new on either side during each."""
+    monkeypatch.setattr(topology, "ACCEPTED_MAX", 1000)
     async with open_two(tmp_path) as (one, other):
         for round_number in range(20):
             one.cut()

@@ -12,6 +12,8 @@ from mesh.base.codec import encode
 from mesh.base.errors import MeshError, OurFault, Refused, Unreachable
 from mesh.certificates import Expulsion
 from mesh.kinds import CERTIFICATE, EXPULSION, LESSON, Role
+from mesh.presence import links_stated
+from mesh.records import parse_untrusted
 from tests.fakes.overlays import Clock, Machine, founder, open_machine, open_two, until
 
 PURPOSES = range(64, 72)
@@ -51,6 +53,30 @@ async def test_three_machines_link_pairwise_and_news_reach_all_once(tmp_path: Pa
             await trio.sleep(0.1)
             assert len(taken) == 30
             assert {taken.count(record_id) for record_id in taken} == {3}
+
+
+async def test_where_all_are_linked_news_travel_once_to_each_and_revocations_every_way(tmp_path: Path):
+    """O-G9: nobody passes on what its receiver has from the same source; an expulsion goes round all the same."""
+    async with open_two(tmp_path) as (one, two):
+        goods = await one.invited("three")
+        async with open_machine(tmp_path / "three", goods) as three:
+            machines = (one, two, three)
+            await until(lambda: one.linked(two, three) and two.linked(one, three) and three.linked(one, two))
+            await until(lambda: all(links_stated(m.replica.heard, o.id) == 2 for m in machines for o in machines if o is not m))
+            came: list[int] = []
+            for machine in machines:
+
+                async def counted(wires, source, real=machine.replica.take_untrusted):
+                    came.extend(parse_untrusted(wire).kind for wire in wires)
+                    return await real(wires, source)
+
+                machine.replica.take_untrusted = counted  # type: ignore[method-assign]
+            await learn(one, b"news")
+            await until(lambda: len(lessons(two)) == len(lessons(three)) == 1)
+            unknown = bytes(16)
+            await one.replica.publish(EXPULSION, unknown, encode(Expulsion(unknown, ())))
+            await until(lambda: came.count(EXPULSION) == 4)
+            assert came.count(LESSON) == 2
 
 
 async def test_a_machine_that_joined_while_another_was_away_is_known_to_it_afterwards(tmp_path: Path):

@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh import kinds
+from mesh.base.clock import Now
 from mesh.base.codec import encode
 from mesh.base.names import NodeId
 from mesh.kinds import rule_of
 from mesh.presence import (
+    FLAP_S,
+    GATHER_S,
     GONE_PERIODS,
+    JUMP_S,
     LINKS_MAX,
+    LISTEN_S,
     LIVE_PERIODS,
     PERIOD_S_MIN,
+    STEADY_S,
+    TICK_S,
+    Doubt,
+    Flapping,
     Heard,
     Presence,
+    keep_live,
     link_mark,
+    links_stated,
     period_s,
     read_untrusted,
     states,
+    states_link,
 )
 from mesh.records import Record
+from mesh.speaking import BURSTS_A_PERIOD, PRESENCE_BURST
+from mesh.topology import Allowance
 from tests.fakes.meshes import Mesh
+from tests.fakes.worlds import World
 
 T = 30
 NOW_S = 10_000.0
@@ -154,10 +170,159 @@ def test_honest_links_keep_honest_machines_live_whatever_liars_say(count: int, c
     assert all(got[n] == "live" for n in honest if n != me)
 
 
+# Whole meshes, by counts -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialable", [0.6, 0.3], ids=["40 % not dialable", "70 % not dialable"])
+def test_nobody_is_falsely_stale_in_a_mesh_of_few_links_and_a_partition_is_seen_at_once(dialable: float):
+    """SECURITY 20: every machine judges every other; then the mesh is cut and those at the cut say so once."""
+    chance = random.Random(7)
+    world = World(50, dialable, seed=7)
+    world.settle(20)
+    heard = {n: says(n, set(world.links[n]), at_s=NOW_S - chance.random() * T) for n in world.nodes}
+    for me in world.nodes:
+        reached = world.hops(me)
+        got = states(me, world.nodes, world.links[me].keys(), heard, NOW_S)
+        assert {n for n, state in got.items() if state != "live"} == set(world.nodes) - set(reached)
+    near = set(world.nodes[:25])
+    for node in world.nodes:
+        lost = [peer for peer in world.links[node] if (peer in near) != (node in near)]
+        for peer in lost:
+            del world.links[node][peer]
+        if lost and node in near:
+            heard[node] = says(node, set(world.links[node]), at_s=NOW_S + GATHER_S)
+    for me in near:
+        got = states(me, world.nodes, world.links[me].keys(), heard, NOW_S + 2 * GATHER_S)
+        assert {n for n, state in got.items() if state == "live"} == set(world.hops(me)) - {me}
+        assert all(got[n] == "stale" for n in set(world.nodes) - near)
+
+
+def test_a_thousand_machines_are_judged_in_a_moment():
+    """The work is linear in the links: ten times the machines cost about ten times the time, not a hundred times."""
+
+    def best_s(count: int) -> float:
+        members = ids(count)
+        rng = random.Random(count)
+        links: dict[NodeId, set[NodeId]] = {n: set() for n in members}
+        for number, node in enumerate(members):
+            for other in [members[(number + 1) % count], *rng.sample(members, 3)]:
+                links[node].add(other)
+                links[other].add(node)
+        heard = {n: says(n, links[n]) for n in members}
+        took = []
+        for _ in range(5):
+            started = time.perf_counter()
+            assert set(states(members[0], members, links[members[0]], heard, NOW_S).values()) == {"live"}
+            took.append(time.perf_counter() - started)
+        return min(took)
+
+    assert best_s(1000) < 40 * best_s(100)
+
+
+def test_a_flapper_costs_everybody_less_than_twice_what_they_carry_when_idle():
+    """SECURITY 21: one machine of 200 dials and drops 24 others as fast as they let it; counted for an hour."""
+    members, hour_s = 200, 3600
+    period = period_s(members)
+    idle = members * hour_s / period
+    victims = [Allowance(PRESENCE_BURST, BURSTS_A_PERIOD / period, 0.0) for _ in range(25)]
+    extra = sum(victim.take(float(second)) for second in range(hour_s) for victim in victims)
+    assert extra > 0
+    assert extra < 2 * idle
+
+
+def test_a_link_is_stated_at_once_but_of_who_flaps_only_when_it_is_steady():
+    """SECURITY 21."""
+    flapping = Flapping(kept_max=3)
+    assert flapping.wait_s(A, 100.0, 100.0) == 0
+    flapping.ended(A, 100.0)
+    assert flapping.wait_s(A, 101.0, 101.0) == STEADY_S
+    assert flapping.wait_s(A, 101.0, 101.0 + STEADY_S) == 0
+    assert flapping.wait_s(A, 100.0 + FLAP_S, 100.0 + FLAP_S) == 0
+    assert flapping.wait_s(B, 101.0, 101.0) == 0
+    for node in (B, C, D):
+        flapping.ended(node, 102.0)
+    assert len(flapping._ended_s) == 3
+
+
+# Doubt -----------------------------------------------------------------------------------------------------------------
+
+
+def at(steady_s: float, wall_s: float | None = None) -> Now:
+    return Now(int(1000 * (steady_s if wall_s is None else wall_s)) + 1_800_000_000_000, steady_s)
+
+
+def ticking(*moments: Now) -> Doubt:
+    doubt = Doubt()
+    for moment in moments:
+        doubt.tick(moment)
+    return doubt
+
+
+def test_a_machine_that_keeps_up_judges_and_one_that_never_ticks_has_no_doubt():
+    assert not Doubt().holds((), {}, 1e9)
+    assert not ticking(at(0), at(TICK_S), at(2 * TICK_S)).holds((), {}, 2 * TICK_S)
+
+
+@pytest.mark.parametrize(
+    ("moments", "until_s"),
+    [
+        ((at(0), at(TICK_S + 1.5)), TICK_S + 1.5 + LISTEN_S),
+        ((at(0), at(600.0)), 600.0 + JUMP_S),
+        ((at(0), at(TICK_S, 900.0)), TICK_S + JUMP_S),
+    ],
+    ids=["lagged", "slept", "slept on a clock that stops"],
+)
+def test_who_lagged_or_slept_listens_before_it_judges(moments: tuple[Now, ...], until_s: float):
+    """O-T4, O-G4: the whole fleet is not called stale because one lid was closed."""
+    doubt = ticking(*moments)
+    last = moments[-1].steady_s
+    while last + TICK_S < until_s:
+        assert doubt.holds((), {}, last)
+        last += TICK_S
+        doubt.tick(at(last, moments[-1].wall_ms / 1000 - 1_800_000_000 + last - moments[-1].steady_s))
+    assert not doubt.holds((), {}, until_s)
+
+
+def test_a_loop_that_hangs_right_now_is_doubted_before_the_next_tick():
+    assert ticking(at(0)).holds((), {}, TICK_S + 1.5)
+
+
+def test_who_hears_nothing_new_of_most_neighbours_doubts_itself():
+    doubt = ticking(at(NOW_S))
+    old = NOW_S - LIVE_PERIODS * T - 1
+    heard = {A: says(A, [ME]), B: says(B, [ME], at_s=old), C: says(C, [ME], at_s=old)}
+    assert doubt.holds([A, B, C], heard, NOW_S)
+    assert not doubt.holds([A, B], heard, NOW_S)
+    assert not doubt.holds([], heard, NOW_S)
+
+
+def test_who_slept_calls_nobody_stale_and_does_so_once_it_has_listened():
+    doubt, heard = ticking(at(NOW_S - TICK_S)), {A: says(A, [ME])}
+    doubt.tick(at(NOW_S))
+    assert doubt.judge(ME, [ME, A], [A], heard, NOW_S) == {A: "live"}
+    doubt.tick(at(NOW_S + 600))
+    assert doubt.judge(ME, [ME, A], [], heard, NOW_S + 600) == {A: "live"}
+    for second in range(1, int(JUMP_S) + 1):
+        doubt.tick(at(NOW_S + 600 + second))
+    assert doubt.judge(ME, [ME, A], [], heard, NOW_S + 600 + JUMP_S) == {A: "gone"}
+
+
+def test_doubt_keeps_the_live_and_calls_others_what_they_are():
+    assert keep_live({A: "live", B: "stale"}, {A: "stale", B: "gone", C: "live", D: "gone"}) == {A: "live", B: "gone", C: "live", D: "gone"}
+
+
 def test_marks_are_salted_by_their_author():
     assert link_mark(A, B) != link_mark(B, A)
     assert link_mark(A, B) != link_mark(C, B)
     assert len(link_mark(A, B)) == 4
+
+
+def test_what_a_machine_states_is_read_without_judging():
+    heard = {A: says(A, [B, C])}
+    assert [links_stated(heard, node) for node in (A, B)] == [2, 0]
+    assert states_link(heard, A, B)
+    assert not states_link(heard, A, D)
+    assert not states_link(heard, B, A)
 
 
 def test_the_period_grows_with_the_mesh():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import random
 
 import pytest
 from hypothesis import given
@@ -10,12 +12,19 @@ from hypothesis import strategies as st
 
 from mesh.base.names import NodeId
 from mesh.topology import (
+    ACCEPTED_KEPT_MAX,
+    ACCEPTED_MAX,
+    ACCEPTED_S,
     ADDRESS_BACKOFF_S_MAX,
+    ADDRESS_BACKOFF_S_MIN,
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
+    SIGHTED_FAILURES_MAX,
     SIGHTING_S_MIN,
     STEADY_LINK_S,
     YOUNG_LINK_S,
+    Allowance,
+    Arrivals,
     LinkFacts,
     Schedule,
     dialable,
@@ -162,3 +171,103 @@ def test_addresses_that_mean_something_else_here_are_never_dialled(address: str)
 @given(st.text(max_size=40) | st.sampled_from(HERE + NOWHERE + TRICKS).flatmap(lambda a: st.integers(0, len(a)).map(lambda n: a[:n])))
 def test_any_text_is_dialable_or_not(address: str):
     assert dialable(address, loopback=False) <= dialable(address, loopback=True)
+
+
+@pytest.mark.parametrize("address", ["203.0.113.7:9847", "192.0.2.1:1"])
+def test_documentation_and_private_addresses_are_not_of_the_open_internet(address: str):
+    assert dialable(address, loopback=False, public=False)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8:53", "[2606:4700::1111]:443", "[::ffff:8.8.8.8]:53"])
+def test_an_address_of_the_open_internet_is_dialled_on_the_word_of_ones_own_machines_only(address: str):
+    """SECURITY 31."""
+    assert dialable(address, loopback=False, public=True)
+    assert not dialable(address, loopback=False, public=False)
+
+
+def test_an_announcement_brings_a_try_forward_until_it_has_failed_too_often():
+    schedule = Schedule(backoff_s_min=ADDRESS_BACKOFF_S_MIN, backoff_s_max=ADDRESS_BACKOFF_S_MAX)
+    now_s = 0.0
+    for _ in range(SIGHTED_FAILURES_MAX):
+        schedule.announced("there", now_s)
+        assert schedule.may_dial("there", now_s)
+        schedule.failed("there", now_s, 0.99)
+        now_s += SIGHTING_S_MIN
+    for _ in range(8):
+        schedule.failed("there", now_s, 0.99)
+    schedule.announced("there", now_s + SIGHTING_S_MIN)
+    assert not schedule.may_dial("there", now_s + SIGHTING_S_MIN)
+    schedule.proved("there")
+    assert schedule.may_dial("there", now_s)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hundred_machines_that_are_told_one_sink_leave_it_in_peace_after_five_minutes(seed: int):
+    """SECURITY 31: the liar announces it again all the time; in total less than one connection a second."""
+    chance = random.Random(seed)
+    machines = [Schedule(backoff_s_min=ADDRESS_BACKOFF_S_MIN, backoff_s_max=ADDRESS_BACKOFF_S_MAX) for _ in range(100)]
+    looks = [(chance.random(), number) for number in range(100)]
+    heapq.heapify(looks)
+    tries: list[float] = []
+    while looks[0][0] < 900:
+        now_s, number = heapq.heappop(looks)
+        schedule = machines[number]
+        schedule.announced("sink", now_s)
+        if schedule.may_dial("sink", now_s):
+            tries.append(now_s)
+            schedule.failed("sink", now_s, chance.random())
+        heapq.heappush(looks, (now_s + 1, number))
+    assert sum(tried >= 300 for tried in tries) / 600 < 1
+    assert len(tries) < 100 * 20
+
+
+def test_an_allowance_gives_a_burst_and_then_so_many_a_second():
+    allowance = Allowance(3, 0.5, 0.0)
+    assert [allowance.take(0.0) for _ in range(4)] == [True, True, True, False]
+    assert allowance.wait_s(0.0) == pytest.approx(2)
+    assert not allowance.take(1.9)
+    assert allowance.take(2.0)
+    assert [allowance.take(1000.0) for _ in range(4)] == [True, True, True, False]
+
+
+@given(st.lists(st.floats(0, 5), max_size=200), st.integers(1, 5), st.floats(0.1, 10))
+def test_no_more_than_the_allowance_is_ever_taken(gaps: list[float], burst: int, a_second: float):
+    allowance, now_s, taken = Allowance(burst, a_second, 0.0), 0.0, 0
+    for gap in gaps:
+        now_s += gap
+        taken += allowance.take(now_s)
+        assert taken <= burst + now_s * a_second + 1e-3
+
+
+def test_a_machine_is_let_in_six_times_a_minute_whatever_becomes_of_its_links():
+    """SECURITY 21."""
+    arrivals = Arrivals()
+    assert [arrivals.let_in(A, float(second)) for second in range(8)] == [True] * ACCEPTED_MAX + [False] * 2
+    assert arrivals.let_in(B, 8.0)
+    assert arrivals.let_in(A, ACCEPTED_S)
+    assert not arrivals.let_in(A, ACCEPTED_S)
+    for number in range(2 * ACCEPTED_KEPT_MAX):
+        arrivals.let_in(NodeId(number.to_bytes(16, "big")), 100.0)
+    assert len(arrivals._at_s) == ACCEPTED_KEPT_MAX
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_thirty_machines_come_back_to_a_hub_without_a_herd(seed: int):
+    """O-T8: the hub is away for three minutes; no second holds a fifth of the tries, and all are back in ninety."""
+    chance = random.Random(seed)
+    looks = [(chance.random(), number) for number in range(30)]
+    heapq.heapify(looks)
+    machines, tries, back = [Schedule() for _ in range(30)], [], {}
+    for schedule in machines:
+        schedule.lived(A, STEADY_LINK_S + 1, 0.0, chance.random())
+    while looks:
+        now_s, number = heapq.heappop(looks)
+        if machines[number].may_dial(A, now_s):
+            tries.append(int(now_s))
+            if now_s >= 180:
+                back[number] = now_s
+                continue
+            machines[number].failed(A, now_s, chance.random())
+        heapq.heappush(looks, (now_s + 1, number))
+    assert max(back.values()) - 180 <= 90
+    assert max(tries.count(second) for second in set(tries)) <= len(tries) / 5
