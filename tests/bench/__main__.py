@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.bench import bench_commands, bench_link
+from tests.bench import bench_commands, bench_line, bench_link
 
 if __name__ == "__main__":
     bench_link.main()
+    bench_line.main()
     bench_commands.main()

@@ -80,9 +80,10 @@ async def open_port(
     join_open: Callable[[], bool] | None = None,
     host_names: tuple[str, ...] = (),
     clock: Callable[[], Now] = read_clock,
+    host: str = HOST,
 ) -> AsyncIterator[Port]:
     """Let a machine (the founder) listen on a free port."""
-    listeners = await open_listeners([(HOST, 0)])
+    listeners = await open_listeners([(host, 0)])
     number = listeners[0].socket.getsockname()[1]
     send, receive = trio.open_memory_channel[Link](8)
     doors = Doors(
@@ -93,7 +94,7 @@ async def open_port(
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(run_listener, listeners, doors, send, clock=clock))
-        yield Port(f"{HOST}:{number}", number, receive)
+        yield Port(f"{host}:{number}", number, receive)
         nursery.cancel_scope.cancel()
 
 

@@ -72,6 +72,31 @@ def open_lab(*hosts: str, network: str = "10.99.0") -> Iterator[Lab]:
         lab.close()
 
 
+@contextmanager
+def open_slow_lab(
+    *hosts: str,
+    delay_s: float,
+    jitter_s: float = 0.0,
+    loss: float = 0.0,
+    bits_per_s: float = 0.0,
+    queue_bytes: int = 64 * 1024,
+    seed: int = 1,
+    network: str = "10.98.0",
+) -> Iterator[Lab]:
+    """Make hosts on one slow line, a switch in user space (``switch.py``); addresses as in :func:`open_lab`."""
+    sweep()
+    lab = Lab()
+    try:
+        for host in hosts:
+            lab.add_host(host)
+        plugs = [[lab.namespace(host), f"{network}.{number}/24"] for number, host in enumerate(hosts, start=1)]
+        wanted = {"hosts": plugs, "delay_s": delay_s, "jitter_s": jitter_s, "loss": loss, "bits_per_s": bits_per_s}
+        lab.switch_in_user_space(json.dumps({**wanted, "queue_bytes": queue_bytes, "seed": seed}))
+        yield lab
+    finally:
+        lab.close()
+
+
 class Lab:
     """Hosts, switches and the processes started on the hosts."""
 
@@ -113,6 +138,14 @@ class Lab:
         _ip("-n", self._switches, "link", "set", port, "master", switch, "up")
         _ip("-n", namespace, "addr", "add", address, "dev", interface)
         _ip("-n", namespace, "link", "set", interface, "up")
+
+    def switch_in_user_space(self, wanted: str) -> None:
+        """Start a switch that plugs itself into hosts without a network, as its argument says."""
+        command = [sys.executable, str(Path(__file__).with_name("switch.py")), wanted]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self._processes.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", "the switch did not start"
 
     def pull(self, host: str, interface: str = "eth0") -> None:
         """Pull a host's cable out of the switch."""

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.lan.lab import PREFIX, open_lab, sweep
+from tests.lan.lab import PREFIX, open_lab, open_slow_lab, sweep
 
 
 def _namespaces() -> list[str]:
@@ -99,3 +99,43 @@ def test_a_lab_in_use_is_not_swept() -> None:
     with open_lab("a") as lab:
         assert lab.namespace("a") not in sweep()
         assert lab.namespace("a") in _namespaces()
+
+
+ROUND_TRIPS = """
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], 7777), 5)
+s.recv(1)
+began = time.monotonic()
+for _ in range(3):
+    c = socket.create_connection((sys.argv[1], 7777), 5)
+    c.recv(1)
+print((time.monotonic() - began) / 3)
+"""
+POUR = """
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], 7777), 5)
+began = time.monotonic()
+got = 0
+while got < 200_000:
+    got += len(s.recv(65536))
+print(got * 8 / (time.monotonic() - began))
+"""
+
+
+def test_a_slow_line_delays_and_throttles() -> None:
+    """40 ms there and back is the least a connection and its first byte take, two round trips; 4 Mb/s the most there is."""
+    with open_slow_lab("a", "b", delay_s=0.020, jitter_s=0.002) as lab:
+        _serve(lab, "b")
+        assert float(lab.run("a", "python3", "-c", ROUND_TRIPS, "10.98.0.2").stdout) >= 0.080
+    with open_slow_lab("a", "b", delay_s=0.001, bits_per_s=4e6) as lab:
+        program = "import socket\ns=socket.create_server(('',7777))\nprint('ready',flush=True)\nc,_=s.accept()\nc.sendall(bytes(400_000))\nc.recv(1)\n"
+        process = lab.start("b", "python3", "-c", program)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert float(lab.run("a", "python3", "-c", POUR, "10.98.0.2").stdout) < 4.4e6
+
+
+def test_a_line_that_loses_everything_lets_nothing_through() -> None:
+    with open_slow_lab("a", "b", delay_s=0.001, loss=1.0) as lab:
+        _serve(lab, "b")
+        assert not _reaches(lab, "a", "10.98.0.2")
