@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import trio
 
@@ -19,12 +18,14 @@ from mesh.base.db import Connection, Database
 from mesh.base.errors import Refused, Unreachable
 from mesh.base.names import NodeId, base32, node_id, suffix
 from mesh.certificates import Certified
+from mesh.codebook import Codebook, Pipe
 from mesh.granting import GATES_MAX, JOIN_MESSAGE_BYTES_MAX, SNAPSHOT_MAX, Joined
 from mesh.identity import Belongings, Identity
-from mesh.invites import ADDRESSES_MAX, BadInvite, InviteBody, write_link
+from mesh.invites import ADDRESSES_MAX, BadInvite, InviteBody, OpenInvite, write_link
 from mesh.joining import Issuer, Joiner, invite_of_untrusted
 from mesh.keyring import Keyring
 from mesh.kinds import CERTIFICATE, EPOCH, EXPULSION, POLICY, Lane, Role
+from mesh.pake import is_code_hello
 from mesh.replica import Replica
 
 STEP_TIMEOUT_S = 15.0
@@ -39,18 +40,6 @@ class Unfinished(Unreachable):
     """The issuer may have spent the invite, but its last message did not come."""
 
     kind = "join_unfinished"
-
-
-class Pipe(Protocol):
-    """Two ends exchanging whole messages before they are members."""
-
-    async def send(self, message: bytes) -> None:
-        """Send one message."""
-        ...
-
-    async def receive(self) -> bytes:
-        """Wait for one message."""
-        ...
 
 
 class Pairing:
@@ -77,6 +66,7 @@ class Pairing:
         suspended: Callable[[], bool] = lambda: False,
     ) -> None:
         self._suspended = suspended
+        self.codes = Codebook(database, read_clock, entropy)
         self._database = database
         self._identity = identity
         self._replica = replica
@@ -87,6 +77,15 @@ class Pairing:
     def is_open(self) -> bool:
         """Whether any invite can be used now; only then is there a ``/join`` at all."""
         return not self._suspended() and store.open_invites(self._database.reader, self._read_clock().wall_ms // 1000) > 0
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know: codes that strangers burned."""
+        burned = self.codes.burned()
+        return (f"{burned} invite code(s) burned after three wrong tries; make a new one, or use the link",) if burned else ()
+
+    def find(self, text: str) -> OpenInvite | None:
+        """Find an invite that was made here by its id as text."""
+        return next((i for i in store.invites(self._database.reader) if base32(i.body.invite) == text), None)
 
     async def mint(
         self,
@@ -165,6 +164,9 @@ class Pairing:
         If cancelled: a use is spent only where the certificate is stored too.
         """
         hello = await _receive(pipe)
+        if is_code_hello(hello):
+            await self.codes.serve(hello, pipe)
+            return
         invite = store.invite(self._database.reader, invite_of_untrusted(hello))
         if invite is None:
             raise BadInvite("that invite is not known on this machine", reason="unknown")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from mesh.base.codec import Malformed, decode_untrusted, encode
 from mesh.base.db import Connection
@@ -27,6 +28,12 @@ SCHEMA = (
     CREATE TABLE address (node BLOB NOT NULL, address TEXT NOT NULL, proved_ms INTEGER NOT NULL, PRIMARY KEY (node, address)) WITHOUT ROWID;
     CREATE TABLE secret (purpose TEXT NOT NULL, epoch INTEGER NOT NULL, key BLOB NOT NULL, PRIMARY KEY (purpose, epoch)) WITHOUT ROWID;
     CREATE TABLE fact (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE code (
+      slot INTEGER NOT NULL, password BLOB NOT NULL, invite BLOB PRIMARY KEY, link TEXT NOT NULL,
+      expires_s INTEGER NOT NULL, failures INTEGER NOT NULL, state TEXT NOT NULL
+    ) WITHOUT ROWID;
     """,
 )
 
@@ -141,6 +148,7 @@ def newest_version(connection: Connection, author: NodeId) -> int:
 def sweep(connection: Connection, now_ms: int, now_s: int) -> int:
     """Delete what expired; returns how many records went."""
     connection.execute("DELETE FROM invite WHERE expires_s<?", (now_s - 86_400,))
+    connection.execute("DELETE FROM code WHERE expires_s<?", (now_s - 86_400,))
     connection.execute("DELETE FROM record WHERE expires_ms IS NOT NULL AND expires_ms+?<?", (SKEW_MS, now_ms))
     return connection.changes()
 
@@ -166,6 +174,12 @@ def invite(connection: Connection, invite_id: bytes) -> OpenInvite | None:
     """Look up an invite, also a used one."""
     row = connection.execute("SELECT body, uses_left FROM invite WHERE id=?", (invite_id,)).fetchone()
     return None if row is None else OpenInvite(decode_untrusted(InviteBody, row[0], bytes_max=640), int(row[1]))
+
+
+def invites(connection: Connection) -> list[OpenInvite]:
+    """Every invite kept, used ones too."""
+    rows = connection.execute("SELECT body, uses_left FROM invite LIMIT ?", (INVITES_MAX,))
+    return [OpenInvite(decode_untrusted(InviteBody, row[0], bytes_max=640), int(row[1])) for row in rows]
 
 
 def open_invites(connection: Connection, now_s: int) -> int:
@@ -194,6 +208,69 @@ def _certified_by(connection: Connection, invite_id: bytes, now_ms: int) -> set[
         if body is not None and body.invite == invite_id:
             found.add(body.public_key)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCode:
+    """A code as its issuer keeps it; once it is used or burned, password and link are gone."""
+
+    password: bytes
+    invite: bytes
+    link: str
+    expires_s: int
+    failures: int
+    state: str
+
+
+_CODE = "SELECT password, invite, link, expires_s, failures, state FROM code"
+
+
+def add_code(connection: Connection, slot: int, password: bytes, invite: bytes, link: str, expires_s: int) -> None:
+    """Keep a code."""
+    connection.execute("INSERT INTO code VALUES (?,?,?,?,?,0,'open')", (slot, password, invite, link, expires_s))
+
+
+def open_code_slots(connection: Connection, now_s: int) -> set[int]:
+    """The slots of the codes that can be used now."""
+    return {row[0] for row in connection.execute("SELECT slot FROM code WHERE state='open' AND expires_s>=?", (now_s,))}
+
+
+def code_of_invite(connection: Connection, invite_id: bytes) -> HeldCode | None:
+    """The code that stands for an invite."""
+    row = connection.execute(f"{_CODE} WHERE invite=?", (invite_id,)).fetchone()
+    return None if row is None else HeldCode(*row)
+
+
+def burned_codes(connection: Connection, now_s: int) -> int:
+    """How many codes were burned whose time is not over."""
+    row = connection.execute("SELECT count(*) FROM code WHERE state='burned' AND expires_s>=?", (now_s,)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def begin_guess(connection: Connection, slot: int, now_s: int, tries_max: int) -> HeldCode | None:
+    """Count a try at a slot's open code as failed, for now; None where there is none, or no try is left."""
+    row = connection.execute(f"{_CODE} WHERE slot=? AND state='open' AND expires_s>=? AND failures<?", (slot, now_s, tries_max)).fetchone()
+    if row is None:
+        return None
+    held = HeldCode(*row)
+    connection.execute("UPDATE code SET failures=failures+1 WHERE invite=?", (held.invite,))
+    return held
+
+
+def end_guess(connection: Connection, slot: int, invite_id: bytes, tries_max: int, *, proved: bool) -> bool:
+    """Close a try: a proved one uses the code up; the last failed one burns it and its invite. Returns whether it burned."""
+    which = (slot, invite_id)
+    emptied = "UPDATE code SET password=x'', link='', state=? WHERE slot=? AND invite=? AND state='open'"
+    if proved:
+        connection.execute("UPDATE code SET failures=failures-1 WHERE slot=? AND invite=?", which)
+        connection.execute(emptied, ("used", *which))
+        return False
+    row = connection.execute("SELECT failures FROM code WHERE slot=? AND invite=? AND state='open'", which).fetchone()
+    if row is None or row[0] < tries_max:
+        return False
+    connection.execute(emptied, ("burned", *which))
+    connection.execute("UPDATE invite SET uses_left=0 WHERE id=?", (invite_id,))
+    return True
 
 
 def note_address(connection: Connection, node: NodeId, address: str, now_ms: int) -> None:

@@ -28,6 +28,7 @@ from mesh.base.clock import Now, read_clock, version_ms
 from mesh.base.db import Database
 from mesh.base.errors import PortTaken
 from mesh.base.names import NodeId, base32, clean_name, fingerprint_text
+from mesh.codebook import Pipe
 from mesh.copies import boot_start_ms, make_boot
 from mesh.dialer import open_join
 from mesh.discovery import Discovery, open_discovery
@@ -36,7 +37,7 @@ from mesh.keyring import Keyring
 from mesh.link import Link
 from mesh.listener import Doors, open_listeners, run_listener
 from mesh.overlay import Held, Overlay
-from mesh.pairing import Pairing, Pipe
+from mesh.pairing import Pairing
 from mesh.replica import Replica
 from mesh.sealing import FleetSealer
 from mesh.speaking import Place
@@ -285,7 +286,7 @@ async def open_node(
             nursery.start_soon(access.run_revocations)
             machines = Machines(
                 identity, replica, overlay, database, discovery, gatehouse.knows_tag, boot, started, VERSION, reach.addresses,
-                reach.listening, lambda: (*live.warnings(), *recovery.warnings()), live.runs, read_clock,
+                reach.listening, lambda: (*live.warnings(), *recovery.warnings(), *pairing.warnings()), live.runs, read_clock,
             )  # fmt: skip
             letting_in = PairingVerbs(
                 identity.mesh, replica, pairing, discovery, reach.addresses, busy(runs), read_clock, _dial_join,
@@ -381,7 +382,9 @@ def _verbs(
         "mesh.show": machines.mesh_show,
         "mesh.identity": machines.mesh_identity,
         "invite": letting_in.invite,
+        "invite.state": letting_in.invite_state,
         "join": letting_in.join,
+        "join.open": letting_in.join_open,
         "discover": machines.discover,
         "connect": machines.connect,
         "fleet": fleet.fleet,

@@ -26,6 +26,7 @@ PRIVILEGED = frozenset(
     {
         "invite",
         "join",
+        "join.open",
         "connect",
         "expel",
         "mesh.renew",

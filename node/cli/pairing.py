@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ PASTE_CHARS_MAX = 64 * 1024
 """How much is read from stdin for an invite."""
 NO_SANDBOX = "There is no sandbox yet: what they run can do what you can."
 """What a person must know before their machines may run things here."""
+WATCH_S = 1.0
+"""How often a terminal that waits for a code's use looks."""
 JOIN_S = 180.0
 """How long a join may be silent: it looks for the issuer on the LAN, then moves this machine over."""
 
@@ -34,9 +37,12 @@ def register(name: str, parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--role", metavar="R", action="append", help="viewer, member, worker or relay; may be repeated")
     parser.add_argument("--uses", metavar="N", type=int, default=1, help="how many machines may use it")
     parser.add_argument("--ttl", metavar="24h", default="24h", help="how long it can be used")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--code", action="store_true", help="also a short code to type, for 10 minutes")
+    form.add_argument("--words", action="store_true", help="also a phrase to read out, for 10 minutes")
+    form.add_argument("--qr", action="store_true", help="draw the link as a QR code too, on a terminal")
     parser.add_argument("--no-addresses", action="store_true", help="put no address into it; the joiner finds this machine on the LAN")
     parser.add_argument("--ephemeral", metavar="1h", help="let the machine in for this long only (1m to 7d), for example a job of a CI")
-    parser.add_argument("--qr", action="store_true", help="draw the link as a QR code too, on a terminal")
     parser.set_defaults(act=_invite)
 
 
@@ -49,6 +55,8 @@ def _invite(arguments: argparse.Namespace, console: Console) -> int:
         "uses": arguments.uses,
         "ttl": arguments.ttl,
         "no_addresses": arguments.no_addresses,
+        "code": arguments.code,
+        "words": arguments.words,
     }
     if arguments.ephemeral is not None:
         parse_duration_s(arguments.ephemeral)
@@ -59,13 +67,19 @@ def _invite(arguments: argparse.Namespace, console: Console) -> int:
     if console.as_json:
         console.json(found)
         return 0
+    whose = shown(found["owner"])
+    span = f"; a member for {arguments.ephemeral} only" if arguments.ephemeral else ""
+    about = f"for a machine of {whose}, as {shown(', '.join(found['roles']))}; {counted(found['uses'], 'use')}{span}"
+    coded = found["code"] or found["words"]
+    if coded:
+        console.line(shown(coded))
+        console.note(f"{about}, until {shown(found['code_expires_at'])}")
+        console.note(f"on the other machine: hivemesh join {shown(coded)}")
+        return _watch(found["id"], console) if console.may_ask() else 0
+    console.line(shown(found["link"]))
     if arguments.qr:
         _draw(str(found["link"]), console)
-    console.line(shown(found["link"]))
-    whose = shown(found["owner"])
-    console.note(f"for a machine of {whose}, as {shown(', '.join(found['roles']))}; {counted(found['uses'], 'use')}, until {shown(found['expires_at'])}")
-    if found.get("ephemeral_s"):
-        console.note(f"the machine that joins is a member for {arguments.ephemeral}, then no more")
+    console.note(f"{about}, until {shown(found['expires_at'])}")
     console.note("whoever has it can join. On the other machine paste it there: hivemesh join -")
     return 0
 
@@ -84,17 +98,47 @@ def _draw(link: str, console: Console) -> None:
         console.line(row)
 
 
+def _watch(invite: str, console: Console) -> int:
+    """Say what becomes of a code until it is used up; leaving ends the watching only."""
+    console.note("waiting for the other machine; Ctrl-C stops the waiting, not the code")
+    tries_left = None
+    try:
+        while True:
+            found: Any = call(console.home, "invite.state", {"id": invite})
+            if found["joined"]:
+                console.note(f"{shown(', '.join(found['joined']))} joined")
+                return 0
+            if found["state"] in ("burned", "expired"):
+                why = "was burned: it was tried three times with a wrong password" if found["state"] == "burned" else "has expired"
+                console.note(f"the code {why}; make a new one: hivemesh invite --code")
+                return 1
+            if tries_left is not None and found["tries_left"] < tries_left:
+                console.note(f"a wrong code was tried; {found['tries_left']} of 3 tries left")
+            tries_left = found["tries_left"]
+            time.sleep(WATCH_S)
+    except KeyboardInterrupt:
+        return 0
+
+
 def _join(arguments: argparse.Namespace, console: Console) -> int:
-    from mesh.invites import read_link_untrusted
+    from mesh.base.names import fingerprint_text
+    from mesh.invites import PREFIX, read_link_untrusted
+    from mesh.kinds import Role, role_names
 
-    code = _code(arguments.code, console)
-    invite = read_link_untrusted(code)
-    if lock_holder(console.home) is None:
-        from node.cli.start import run_in_background
-
-        facts = run_in_background(console, {})
-        console.note(f"started this machine's node in the background ({shown(facts['name'])}); `hivemesh down` stops it")
-    args = {"invite": code, "leave_current": arguments.leave_current}
+    text = _code(arguments.code, console)
+    args: dict[str, object] = {"invite": text, "leave_current": arguments.leave_current}
+    if PREFIX in text:
+        read_link_untrusted(text)
+        _start_node(console)
+    else:
+        args |= _opened(text, console)
+    invite = read_link_untrusted(str(args["invite"]))
+    whose = f"one more machine of {shown(invite.owner_name)}" if invite.mine else f"a machine of {shown(invite.owner_name)}"
+    roles = ", ".join(role_names(Role(invite.roles)))
+    console.note(f"this makes it {whose}, as {roles}, in the mesh of the machine {fingerprint_text(invite.issuer_key)}")
+    if PREFIX not in text and console.may_ask() and not console.ask("Join it?", default=True):
+        console.note("not joined; nothing changed here")
+        return 5
     found: Any = call(console.home, "join", args, timeout_s=JOIN_S, on_event=lambda event: _tell(event, console))
     if console.as_json:
         console.json(found)
@@ -103,6 +147,25 @@ def _join(arguments: argparse.Namespace, console: Console) -> int:
     if invite.mine:
         _settle_runs(console)
     return 0
+
+
+def _start_node(console: Console) -> None:
+    """Have a node here, since it is the node that joins."""
+    if lock_holder(console.home) is None:
+        from node.cli.start import run_in_background
+
+        facts = run_in_background(console, {})
+        console.note(f"started this machine's node in the background ({shown(facts['name'])}); `hivemesh down` stops it")
+
+
+def _opened(text: str, console: Console) -> dict[str, object]:
+    """Get the link that a code or a phrase stands for; a typo is found before anything is sent."""
+    from mesh.codes import read_code_untrusted
+
+    read_code_untrusted(text)
+    _start_node(console)
+    found: Any = call(console.home, "join.open", {"code": text}, timeout_s=JOIN_S, on_event=lambda event: _tell(event, console))
+    return {"invite": found["link"], "address": found["address"]}
 
 
 def _tell(event: Mapping[str, object], console: Console) -> None:

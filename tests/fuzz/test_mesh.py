@@ -10,6 +10,7 @@ import ast
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,15 +25,17 @@ from mesh.base.names import NodeId
 from mesh.certificates import SignedCertificate, certificate_body_untrusted, open_untrusted
 from mesh.circuitpipe import CircuitPipe
 from mesh.circuits import Relay, Surroundings, Why, read_answer_untrusted, read_open_untrusted
+from mesh.codes import Code, read_code_untrusted
 from mesh.copies import ProofBody, proven_untrusted, read_proof_untrusted
 from mesh.exchange import control_only
 from mesh.granting import JoinGrant
 from mesh.handshake import HelloCache, Initiator, Refusal, Responder, Session
 from mesh.identity import founding
-from mesh.invites import InviteBody, OpenInvite, read_link_untrusted, write_link
+from mesh.invites import BadInvite, InviteBody, OpenInvite, read_link_untrusted, write_link
 from mesh.joining import Issuer, Joiner, invite_of_untrusted
 from mesh.kinds import Role
 from mesh.messages import CIRCUIT_MESSAGES, MESSAGE_BYTES_MAX, MESSAGES, CircuitAnswer, CircuitOpen, Ids, Keys
+from mesh.pake import CodeIssuer, CodeJoiner, slot_of_untrusted
 from mesh.presence import Presence
 from mesh.records import Record, Verdict, parse_untrusted
 from mesh.schemas import BODIES
@@ -361,3 +364,22 @@ def test_changed_bytes_for_a_long_time(name: str):
     start = int.from_bytes(os.urandom(4), "big")
     for seed in range(start, start + 20_000):
         drive(name, seed)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(["abandon", "ability", "zoo", "7K", "Q4T9F", "M", "-", " "]), max_size=9).map(" ".join)))
+def test_any_text_is_a_code_or_a_bad_invite(text: str) -> None:
+    with suppress(BadInvite):
+        assert read_code_untrusted(text).password
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.one_of(st.binary(max_size=80), st.binary(min_size=32, max_size=32).map(lambda e: b"HC1\0\0A" + e)), st.binary(max_size=200))
+def test_any_bytes_of_a_codes_exchange_are_taken_or_the_peers_fault(hello: bytes, answer: bytes) -> None:
+    with suppress(PeerFault):
+        slot_of_untrusted(hello)
+        CodeIssuer(bytes(10), hello, entropy=Drawn("c")).is_proved(answer)
+    joiner = CodeJoiner(Code(1, None, bytes(10)), entropy=Drawn("d"))
+    with suppress(PeerFault, BadInvite):
+        joiner.proof_untrusted(answer)
+        joiner.link_untrusted(hello)

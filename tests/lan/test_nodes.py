@@ -151,3 +151,16 @@ def test_a_node_without_multicast_works_by_address(tmp_path: Path) -> None:
         _until("linked by address", lambda: _linked(ana, mini) and _linked(mini, ana), 20)
         for machine in (ana, mini):
             machine.ask("down")
+
+
+def test_eight_characters_pair_two_machines_of_one_lan(tmp_path: Path) -> None:
+    """The code names no address: the joiner asks who announces itself here."""
+    with open_lab("studio", "mini") as lab:
+        studio, mini = Machine(lab, "studio", tmp_path), Machine(lab, "mini", tmp_path)
+        studio.up()
+        mini.up()
+        _until("discovery is on", lambda: studio.ask("status")["discovery"]["on"])
+        code = studio.ask("invite", "--code")["code"]
+        assert len(code.replace("-", "")) == 8
+        assert mini.ask("join", code, timeout_s=120)["via"] == "studio"
+        _until("they are linked", lambda: _linked(studio, mini) and _linked(mini, studio))
