@@ -46,6 +46,10 @@ HELLO_BYTES = len(MAGIC) + 2 + 4 + 32 + 16
 REPLY_HEAD_BYTES = 3 + 32
 PROOF_BYTES_MAX = 4096
 REFUSAL_BYTES_MAX = RECORD_BYTES_MAX + 512
+ROOT_RECORDS_MAX = 4
+ROOT_RECORD_BYTES_MAX = 1800
+ROOT_BYTES_MAX = 1800
+"""Expulsions by the root that a proof carries, and their bytes together; older ones stay behind."""
 HOURS_OFF_MAX = 36
 """Machines whose clocks differ by more than this do not link; a recorded first message dies with it."""
 HELLO_CACHE_S = 120
@@ -73,12 +77,15 @@ class Proof:
         boot: When the node started, and a few random bits; see ``mesh.copies``.
         counter: Rises with every handshake of one boot; two copies of one key cannot both keep it rising.
         signature: Over the transcript, the boot and the counter.
+        root: Expulsions the root signed, newest first: they count before anybody is judged, since what an expelled admin
+            said may be all that keeps two members apart.
     """
 
     chain: Annotated[tuple[Annotated[bytes, Size(1, 1024)], ...], Count(2)]
     boot: Annotated[bytes, Size(8, 8)]
     counter: Annotated[int, Range(0, 1 << 62)]
     signature: Annotated[bytes, Size(64, 64)]
+    root: Annotated[tuple[Annotated[bytes, Size(1, ROOT_RECORD_BYTES_MAX)], ...], Count(ROOT_RECORDS_MAX)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,8 @@ class Credentials:
     Attributes:
         check: Turns a peer's chain into a checked certificate, or raises Refused or Malformed.
         counter: The next value of this boot's handshake counter.
+        root: What the root said of who is out, to show.
+        learn: Takes what a peer shows of that, anything; called before ``check``.
     """
 
     key: SigningKey
@@ -150,6 +159,8 @@ class Credentials:
     boot: bytes
     counter: int
     check: Callable[[tuple[bytes, ...]], Certified]
+    root: tuple[bytes, ...] = ()
+    learn: Callable[[tuple[bytes, ...]], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +205,15 @@ class Session:
 def _proof(credentials: Credentials, context: Context, transcript: bytes) -> bytes:
     signed = _stated(transcript, credentials.boot, credentials.counter)
     signature = credentials.key.sign(context, credentials.mesh, signed)
-    return encode(Proof(credentials.chain, credentials.boot, credentials.counter, signature))
+    return encode(Proof(credentials.chain, credentials.boot, credentials.counter, signature, credentials.root))
 
 
 def _check_proof_untrusted(
     data: bytes, credentials: Credentials, context: Context, transcript: bytes
 ) -> tuple[Statement, Certified]:
     proof = decode_untrusted(Proof, data, bytes_max=PROOF_BYTES_MAX)
+    if proof.root and credentials.learn is not None:
+        credentials.learn(proof.root)
     certified = credentials.check(proof.chain)
     initiator = context is Context.LINK_INITIATOR
     statement = Statement(initiator, transcript, proof.boot, proof.counter, proof.signature)

@@ -261,9 +261,29 @@ def read_identity(data_dir: Path, database: Database) -> Identity:
     if owner is not None:
         _refuse_foreign(keys / "owner.key", owner, owner_public)
     root_public = store.fact(database.reader, "root key")
-    if root_public is not None:
+    if root_public:
         _refuse_foreign(keys / "root.key", read_key(keys / "root.key"), root_public)
     return Identity(node, owner, genesis, mesh_id(genesis))
+
+
+def forget_root(data_dir: Path, database: Database) -> None:
+    """Remove the root's key from this home for good; whoever wrote its words down is the only one to hold it now.
+
+    Args:
+        data_dir: The home's data folder.
+        database: Its ``mesh.db``; a node may have it open too.
+
+    Raises:
+        OurFault: The disk refuses; called again it goes on.
+
+    If cut off in between, the file may still be there, and the node starts with it or without.
+    """
+    database.write_now(lambda connection: store.put_fact(connection, "root key", b""))
+    try:
+        (data_dir / KEYS / "root.key").unlink(missing_ok=True)
+        _sync_folder(data_dir / KEYS)
+    except OSError as error:
+        raise OurFault(f"the root's key cannot be removed: {error.strerror}", hint="check the folder's rights and the disk") from error
 
 
 def _genesis(keys: Path, database: Database) -> bytes:

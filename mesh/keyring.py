@@ -56,7 +56,7 @@ class Keyring:
     """
 
     def __init__(self, database: Database, replica: Replica, read_clock: Callable[[], Now], entropy: Entropy) -> None:
-        self._database = database
+        self.database = database
         self._replica = replica
         self._read_clock = read_clock
         self._entropy = entropy
@@ -69,7 +69,7 @@ class Keyring:
 
     def ring(self) -> list[Gate]:
         """The gate keys to dial and answer with, newest first; never empty."""
-        held = store.secrets(self._database.reader, GATE)
+        held = store.secrets(self.database.reader, GATE)
         found = ring(held.values(), self._replica.members_now.gate_epochs(), self._read_clock().wall_ms)
         # A store without its epochs (an old backup) still has what it was founded or joined with.
         return found or [Gate(key, gate_commitment(key), True) for key in held.values()][:1]
@@ -82,7 +82,7 @@ class Keyring:
 
     def order_fleet(self) -> None:
         """Read the fleet keys anew, in the order their commitments stand in."""
-        held = store.secrets(self._database.reader, FLEET)
+        held = store.secrets(self.database.reader, FLEET)
         numbers = [0, *(fleet_number(commitment) for commitment in self._fleet_epochs())]
         ordered = {number: held[number] for number in sorted(held) if number not in numbers}
         ordered |= {number: held[number] for number in numbers if number in held}
@@ -96,7 +96,7 @@ class Keyring:
 
     def lacking(self) -> tuple[bytes, ...]:
         """The commitments whose keys this machine should have and does not."""
-        gates = (gate_commitment(key) for key in store.secrets(self._database.reader, GATE).values())
+        gates = (gate_commitment(key) for key in store.secrets(self.database.reader, GATE).values())
         wanted = lacking(gates, self._replica.members_now.gate_epochs())
         fleet = [commitment for commitment in self._fleet_epochs() if fleet_number(commitment) not in self.fleet]
         return (*wanted, *fleet)[:KEYS_MAX]
@@ -111,7 +111,7 @@ class Keyring:
         member = self._replica.member(peer)
         if member is None or member.state in ("expelled", "expired"):
             return ()
-        held = {gate_commitment(key): key for key in store.secrets(self._database.reader, GATE).values()}
+        held = {gate_commitment(key): key for key in store.secrets(self.database.reader, GATE).values()}
         if member.mine:
             held |= {fleet_commitment(key): key for key in self.fleet.values()}
         return tuple(held[commitment] for commitment in dict.fromkeys(wanted) if commitment in held)[:KEYS_MAX]
@@ -132,7 +132,7 @@ class Keyring:
         gates = [key for key in keys if gate_commitment(key) in wanted]
         fleet = [key for key in keys if fleet_commitment(key) in wanted]
         if gates or fleet:
-            await self._database.write(lambda connection: self._put(connection, gates, fleet))
+            await self.database.write(lambda connection: self._put(connection, gates, fleet))
             self._note_gain(gates, fleet)
         return bool(gates or fleet)
 
@@ -177,6 +177,6 @@ class Keyring:
             self._put(connection, gates, fleets)
 
         with trio.CancelScope(shield=True):
-            await self._database.write(keep)
+            await self.database.write(keep)
             await self._replica.publish_signed(records)
         self._note_gain(gates, fleets)

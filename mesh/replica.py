@@ -86,7 +86,7 @@ class Replica:
         self._linked = linked
         self._my_name = my_name
         self._genesis = decode_untrusted(Genesis, identity.genesis, bytes_max=200)
-        self._newest = store.newest_version(database.reader, identity.node_id)
+        self.newest = store.newest_version(database.reader, identity.node_id)
         self.own_came_back = False
         """Whether a peer held something this machine wrote and has no more: its database is an old one."""
         self._watchers: list[tuple[frozenset[int], trio.MemorySendChannel[None]]] = []
@@ -204,8 +204,8 @@ class Replica:
         A clock that jumped to another century would else make every later record of this machine be held back, also
         after it was mended; one that is an hour slow would make its sessions run out on arrival.
         """
-        self._newest = next_version(self.now_ms(), self._newest)
-        return self._newest
+        self.newest = next_version(self.now_ms(), self.newest)
+        return self.newest
 
     def now_ms(self) -> int:
         """Read the wall clock, kept near the clocks of the machines this one is linked to."""
@@ -225,7 +225,7 @@ class Replica:
     @property
     def clock_ahead_ms(self) -> int:
         """How far this machine's newest version is ahead of its wall clock; more than ten minutes is a fault."""
-        return version_ms(self._newest) - self._read_clock().wall_ms
+        return version_ms(self.newest) - self._read_clock().wall_ms
 
     async def publish(self, kind: int, key: bytes, body: bytes) -> bytes:
         """Sign, store durably and push one register of this machine.
@@ -260,6 +260,10 @@ class Replica:
         """Push records that were signed and stored elsewhere in this node (a certificate issued by a pairing)."""
         self._changed(records)
         await self._pass_on(Push(tuple(records), None))
+
+    def stored_nowait(self, records: Sequence[Record]) -> None:
+        """Take up records that were stored elsewhere in this node; links get them by the next comparison."""
+        self._changed(records)
 
     async def withdraw(self, kind: int, key: bytes) -> None:
         """Replace a register of this machine by a tombstone; nothing happens where there is none."""
@@ -378,12 +382,7 @@ class Replica:
 
     def raise_newest(self, version: int) -> None:
         """Issue above a version this author is known to have used."""
-        self._newest = max(self._newest, version)
-
-    @property
-    def newest(self) -> int:
-        """The greatest version this author is known to have used."""
-        return self._newest
+        self.newest = max(self.newest, version)
 
     async def _pass_on(self, push: Push) -> None:
         """Hand a push to the links; a cancellation keeps it back only where so many wait that it must wait too."""

@@ -381,6 +381,7 @@ def _verbs(
         "peers": machines.peers,
         "mesh.show": machines.mesh_show,
         "mesh.identity": machines.mesh_identity,
+        "mesh.root.apply": machines.root_apply,
         "invite": letting_in.invite,
         "invite.state": letting_in.invite_state,
         "join": letting_in.join,

@@ -36,6 +36,7 @@ PRIVILEGED = frozenset(
         "access.revoke",
         "config.set",
         "doctor.accept_restore",
+        "mesh.root.apply",
         "hive.learn",
         "hive.forget",
     }

@@ -12,6 +12,7 @@ from mesh.handshake import Credentials, HelloCache, Initiator, Responder, discov
 from mesh.identity import Identity
 from mesh.keyring import Keyring
 from mesh.replica import Replica
+from node.rootword import learn_untrusted, shown
 
 HOUR_MS = 3_600_000
 
@@ -28,6 +29,7 @@ class Gatehouse:
 
     def __init__(self, identity: Identity, keyring: Keyring, replica: Replica, boot: bytes) -> None:
         self._identity = identity
+        self._database = keyring.database
         self._keyring = keyring
         self._replica = replica
         self._boot = boot
@@ -55,11 +57,16 @@ class Gatehouse:
         now_s = read_clock().wall_ms // 1000
         return self._replica.members_now.check_untrusted(chain, now_s=now_s, me=self._identity.node_id, expired_too=True)
 
+    def _learn(self, wires: tuple[bytes, ...]) -> None:
+        learn_untrusted(wires, self._identity, self._database, self._replica)
+
     def _credentials(self) -> Credentials:
         self._handshakes += 1
         counter = make_counter(read_clock().steady_s - self._started_s, self._handshakes)
         chain = self._replica.members_now.chain_of(self._identity.node_id)
-        return Credentials(self._identity.node, self._identity.mesh, chain, self._boot, counter, self._check)
+        return Credentials(
+            self._identity.node, self._identity.mesh, chain, self._boot, counter, self._check, shown(self._database, self._replica), self._learn
+        )
 
     def initiator(self, expected: NodeId | None, older: int = 0) -> Initiator:
         """Dial somebody, with the gate key so many before the newest."""

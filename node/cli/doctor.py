@@ -55,6 +55,7 @@ def _doctor(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.accept_restore:
         return _accept(console)
     checks = [check_python(), check_git(), check_home(console.home), check_disk(console.home), check_clock(console.home)]
+    checks += check_root(console.home)
     try:
         settings = load_settings(console.home, console.environ)
         checks += [check_settings(settings), *check_agents(settings)]
@@ -152,6 +153,13 @@ def check_clock(home: Home) -> Check:
     if ahead_s > CLOCK_AHEAD_S:
         return Check("clock", "warn", f"files of the home are {ahead_s:.0f} s in the future", "set the clock of this machine (it was ahead, or is behind now)")
     return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
+
+
+def check_root(home: Home) -> list[Check]:
+    """Remind of the root's key: while its file lies here, whoever takes over this machine can expel everybody."""
+    if not (home.identity_dir / "root.key").exists():
+        return []
+    return [Check("root", "warn", "the root's key of this mesh still lies on this machine", "write it down and remove it: hivemesh mesh root export")]
 
 
 def check_settings(settings: Settings) -> Check:

@@ -26,12 +26,15 @@ def register(name: str, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("address", metavar="HOST[:PORT]", help=f"where it listens; port {MESH_PORT} unless said")
         parser.set_defaults(act=_connect)
     elif name == "mesh":
-        inner = parser.add_subparsers(metavar="show|identity", required=True)
+        inner = parser.add_subparsers(metavar="show|identity|root", required=True)
         inner.add_parser("show", help="the mesh, its root and its members").set_defaults(act=_mesh, verb="mesh.show")
         renew = inner.add_parser("renew", help="give a machine a new certificate, also long after the old one ended")
         renew.add_argument("node", metavar="NODE", help="a member's name or fingerprint")
         renew.set_defaults(act=_renew)
         inner.add_parser("identity", help="this machine's key and certificate").set_defaults(act=_mesh, verb="mesh.identity")
+        from node.cli.root import declare
+
+        declare(inner.add_parser("root", help="the root's key: words on paper, and what they sign"))
     else:
         parser.set_defaults(act=_peers)
 

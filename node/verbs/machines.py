@@ -16,9 +16,11 @@ from mesh.discovery import Discovery
 from mesh.identity import Identity
 from mesh.overlay import Overlay
 from mesh.replica import Replica
+from mesh.rootfile import FILE_BYTES_MAX, read_file_untrusted
 from node.addresses import MESH_PORT, Endpoint, parse_endpoint
 from node.calls import Call
 from node.machines import find_machine, namesakes, require_other, title
+from node.rootword import apply_records
 
 DISCOVER_S_MAX = 30
 CLOCK_WARN_MS = 10 * 60 * 1000
@@ -203,6 +205,12 @@ class Machines:
             "roles": sorted(me.roles),
             "holds_owner_key": self.identity.owner is not None,
         }
+
+    async def root_apply(self, call: Call) -> object:
+        """Take what the root signed into a file."""
+        members = self.replica.members_now
+        records = read_file_untrusted(call.text("file", bytes_max=FILE_BYTES_MAX), self.identity.mesh, members.root)
+        return await apply_records(self.replica, records)
 
     # The neighbourhood -----------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -212,6 +213,70 @@ def test_the_log_of_a_long_run_of_writes_stays_small(tmp_path: Path):
         database.write_now(lambda c: c.execute("INSERT OR REPLACE INTO blob (rowid, data) VALUES (1, ?)", (os.urandom(4000),)))
     assert Path(f"{path}-wal").stat().st_size < db.JOURNAL_BYTES_MAX
     database.close()
+
+
+def test_a_log_that_a_reader_pinned_is_cut_back_once_it_is_gone(tmp_path: Path):
+    """O-B2: an outside reader keeps its view through many writes; two ordinary writes after it ended the log is small again."""
+    path = tmp_path / "x.db"
+    database = Database(path, SCHEMA, durable=False)
+    database.write_now(add_one)
+    pinned = apsw.Connection(str(path))
+    pinned.execute("BEGIN")
+    assert pinned.execute("SELECT count(*) FROM blob").get == 0
+    for _ in range(24):
+        database.write_now(lambda c: c.execute("INSERT OR REPLACE INTO blob (rowid, data) VALUES (1, ?)", (bytes(1 << 20),)))
+    assert Path(f"{path}-wal").stat().st_size > db.JOURNAL_BYTES_MAX, "the reader pins nothing: this test shows nothing"
+    assert pinned.execute("SELECT count(*) FROM blob").get == 0
+    pinned.close()
+    for _ in range(2):
+        database.write_now(add_one)
+    assert Path(f"{path}-wal").stat().st_size <= db.JOURNAL_BYTES_MAX
+    database.close()
+
+
+async def test_many_questions_writes_and_child_processes_at_once_do_no_harm(tmp_path: Path):
+    """O-B6: one reader and one writer a file, both of this process; what is spawned meanwhile inherits nothing of them."""
+    database = Database(tmp_path / "x.db", SCHEMA)
+    descriptors: list[str] = []
+
+    async def ask() -> None:
+        for _ in range(20):
+            assert count(database) >= 0
+            await database.write(add_one)
+
+    async def spawn() -> None:
+        for _ in range(5):
+            done = await trio.run_process(["ls", "-l", "/proc/self/fd"], capture_stdout=True)
+            descriptors.append(done.stdout.decode())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(ask)
+        nursery.start_soon(spawn)
+    assert count(database) == 50 * 20
+    assert len(descriptors) == 5
+    assert not any("x.db" in listed for listed in descriptors)
+    database.close()
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_what_is_acknowledged_was_synced_before(tmp_path: Path):
+    """O-B7: the sync comes before the word that it is done, in the order the system saw them."""
+    writing = WRITING.replace("while True:", "for _ in range(3):")
+    trace = tmp_path / "trace"
+    command = ["strace", "-f", "-o", str(trace), "-e", "trace=fsync,fdatasync,write", sys.executable, "-c", writing, str(tmp_path / "x.db")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    if "ptrace" in done.stderr or "Operation not permitted" in done.stderr:
+        pytest.skip("tracing is not allowed here")
+    assert done.stdout.split() == ["1", "2", "3"]
+    lines = trace.read_text().splitlines()
+    said = [at for at, line in enumerate(lines) if re.search(r'write\(1, "[123](\\n)?", [12]\)', line)]
+    synced = [at for at, line in enumerate(lines) if "sync(" in line and "= 0" in line]
+    assert len(said) == 3
+    before = 0
+    for at in said:
+        assert any(before <= sync < at for sync in synced), "a word without a sync before it"
+        before = at
 
 
 def test_a_reader_cannot_write_and_sees_what_was_committed(tmp_path: Path):

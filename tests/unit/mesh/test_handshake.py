@@ -453,8 +453,8 @@ def test_an_extra_field_of_a_later_version_does_not_break_the_proof():
     first = digest(initiator.hello, head)
     root = digest(exchange(secret, initiator.hello[9:41]), first, key=GATE, person=b"hivemesh-link")
     plain = handshake._proof(credentials, Context.LINK_RESPONDER, first)
-    longer = b"\x85" + plain[1:] + b"\x07"
-    assert plain[0] == 0x84
+    longer = b"\x86" + plain[1:] + b"\x07"
+    assert plain[0] == 0x85
     _, session = initiator.answer_untrusted(head + seal_once(derive(root, "responder proof", first), longer, first))
     assert session.peer == TWO.there.node
 

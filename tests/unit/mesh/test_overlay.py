@@ -213,7 +213,7 @@ async def test_a_clock_that_jumps_far_ahead_while_linked_stays_within_reach_of_t
             clock.shift_ms = 50 * YEAR_MS
             await learn(two, b"ahead")
             (entry,) = two.replica.entries(LESSON) or one.replica.entries(LESSON) or [None]
-            newest = two.replica._newest
+            newest = two.replica.newest
             assert version_ms(newest) <= clock().wall_ms - 50 * YEAR_MS + 11 * 60_000
             clock.shift_ms = 0
             await learn(two, b"mended")
