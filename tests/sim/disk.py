@@ -31,6 +31,7 @@ class Disk:
         full: Every write fails.
         slow_s: Every write takes this much longer.
         crash_in: Writes until the machine stops, and whether that one still reaches the disk; None: it does not stop.
+        crash_at: The database whose writes count for that; empty: any.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class Disk:
         self.full = False
         self.slow_s = 0.0
         self.crash_in: tuple[int, bool] | None = None
+        self.crash_at = ""
         self.crashed: Callable[[], None] = lambda: None
         self.down = False
         self.writes = 0
@@ -121,7 +123,7 @@ class InlineDatabase(Database):
 
     def _ends_here(self) -> bool | None:
         """Whether the machine stops at this write, and whether the write still reaches the disk."""
-        if self._disk.crash_in is None:
+        if self._disk.crash_in is None or self._disk.crash_at not in ("", self._name):
             return None
         left, after = self._disk.crash_in
         if left > 0:

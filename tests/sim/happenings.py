@@ -243,9 +243,9 @@ class Happenings:
         offer = TASK_MESSAGES.encode(Offer(body, signature))
         for attempt in range(3):
             if attempt == 0 and int(n) % 3 == 0 and worker.up:
-                worker.disk.crash_in = (int(n) // 3 % 3, False)  # It stops somewhere between taking the task and starting it.
+                worker.disk.crash_at, worker.disk.crash_in = "tasks.db", ((0, 1, 2, 1)[int(n) // 3 % 4], False)  # It stops somewhere between taking the task and starting it.
             elif attempt == 1:
-                worker.disk.crash_in = None
+                worker.disk.crash_at, worker.disk.crash_in = "", None
                 self._world.start(worker)
             if machine.up:
                 await machine.ask(machine.desk.offer, offer, worker.id)
@@ -279,7 +279,8 @@ class Happenings:
         if machine is founder or not founder.up or len(self._world.staying()) <= 4 or machine.id in self._world.expelled:
             return
         try:
-            await self._publish(founder, EXPULSION, machine.id, encode(Expulsion(machine.id, ())))
+            word = (EXPULSION, machine.id, encode(Expulsion(machine.id, ())))
+            await founder.ask(founder.keyring.publish_with_new_keys, [word], gate=True, fleet=machine.owner == founder.owner)
         finally:
             if self._world.is_stored(founder, EXPULSION, machine.id):
                 self._world.expelled[machine.id] = trio.current_time()

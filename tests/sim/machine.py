@@ -13,7 +13,8 @@ from mesh.base.clock import Now, version_ms
 from mesh.base.names import NodeId
 from mesh.certificates import mesh_id
 from mesh.copies import boot_start_ms, make_boot
-from mesh.identity import FLEET, GENESIS_FACT, Belongings, Identity, _fill
+from mesh.identity import GENESIS_FACT, Belongings, Identity, _fill
+from mesh.keyring import Keyring
 from mesh.link import Link
 from mesh.listener import Doors, _Port
 from mesh.overlay import Overlay
@@ -112,15 +113,15 @@ class Machine:
         self.replica = Replica(database, self.identity, self.now, links.keys, lambda: self.name)
         self.replica.raise_newest(int.from_bytes(self.disk.files.get("newest", b""), "big"))
         boot = make_boot(max(started.wall_ms, version_ms(self.replica.newest) + 1), self.entropy)
-        self.gatehouse = Gatehouse(self.identity, database, self.replica, boot)
+        self.keyring = Keyring(database, self.replica, self.now, self.entropy)
+        self.gatehouse = Gatehouse(self.identity, self.keyring, self.replica, boot)
         place = Place(lambda: self.name, "hivemesh 1", boot, lambda: (self.address,), False, lambda: (0, 1))
         gates = self.gatehouse
         self.overlay: Any = Overlay(
-            self.replica, database, place, gates.initiator, self.now, self.entropy, links, gates.responder, lambda: True
+            self.replica, database, place, gates.initiator, self.now, self.entropy, links, gates.responder, lambda: True, self.keyring
         )
-        self.pairing = Pairing(database, self.identity, self.replica, self.now, self.entropy)
-        keys = store.secrets(database.reader, FLEET)
-        self.sealer = FleetSealer(self.id, keys, self._is_mine, entropy=self.entropy)
+        self.pairing = Pairing(database, self.identity, self.replica, self.now, self.entropy, self.keyring)
+        self.sealer = FleetSealer(self.id, self.keyring.fleet, self._is_mine, entropy=self.entropy)
         doors = Doors(self.gatehouse.responder, self.pairing.is_open, self.pairing.serve, lambda: ())
         arrivals_in, arrivals = trio.open_memory_channel[Link](16)
         self.station.arrivals, knocking = trio.open_memory_channel(ARRIVALS_MAX)

@@ -7,9 +7,10 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import trio
+
 from mesh import kinds, overlay, reconcile, records, store
 from mesh.base.crypto import digest
-from mesh.certificates import certificate_body_untrusted
 from mesh.members import Members
 from tests.sim.clockwork import replaced
 from tests.sim.desk import Desk
@@ -35,33 +36,23 @@ def expelled_linked() -> Iterator[None]:
     """An expelled machine's link stays, and it may come back."""
     check = Members.check_untrusted
 
-    def lax(self: Members, chain: Any, *, now_s: int, me: Any) -> Any:
+    def lax(self: Members, chain: Any, **more: Any) -> Any:
         held, self.expelled_lineages = self.expelled_lineages, set()
         try:
-            return check(self, chain, now_s=now_s, me=me)
+            return check(self, chain, **more)
         finally:
             self.expelled_lineages = held
 
-    async def run_expulsions(self: Any) -> None:
-        async for _ in self._replica.changes({kinds.CERTIFICATE, kinds.EXPULSION}):
-            pass
+    async def run_standing(self: Any) -> None:
+        await trio.sleep_forever()
 
-    with replaced((Members, "check_untrusted", lax), (overlay.Overlay, "_run_expulsions", run_expulsions)):
+    with replaced((Members, "check_untrusted", lax), (overlay.Overlay, "_run_standing", run_standing)):
         yield
 
 
-@contextlib.contextmanager
-def expired_linked() -> Iterator[None]:
-    """A certificate's end does not matter in the handshake."""
-    check = Members.check_untrusted
-
-    def lax(self: Members, chain: Any, *, now_s: int, me: Any) -> Any:
-        body = certificate_body_untrusted(chain[0]) if chain else None
-        end_s = None if body is None else body.not_after_s
-        return check(self, chain, now_s=now_s if end_s is None else min(now_s, end_s), me=me)
-
-    with replaced((Members, "check_untrusted", lax)):
-        yield
+def expired_linked() -> contextlib.AbstractContextManager[Any]:
+    """A link by an expired certificate carries everything."""
+    return replaced((overlay.Overlay, "_reduced", lambda self, link: ""))
 
 
 @contextlib.contextmanager

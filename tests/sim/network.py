@@ -68,7 +68,7 @@ class Way:
         self.network, self.source, self.target = network, source, target
         self.waiting: deque[tuple[float, bytes | None]] = deque()
         self.held: deque[tuple[float, bytes | None]] = deque()
-        self.bytes = 0
+        self.bytes = self.taken_bytes = 0
         self.last_s = 0.0
         self.news = trio.Event()
         self.room = trio.Event()
@@ -125,6 +125,7 @@ class Way:
                 if at <= trio.current_time() + 1e-6:
                     self.waiting.popleft()
                     self.bytes -= len(data or b"")
+                    self.taken_bytes += len(data or b"")
                     self.target.received_bytes += len(data or b"")
                     self.room.set()
                     return data
@@ -205,6 +206,11 @@ class SimPipe:
     def __init__(self, end: End, *, is_client: bool, bytes_max: int) -> None:
         self._end, self.is_client, self._bytes_max = end, is_client, bytes_max
         self.remote = end.there.address if is_client else f"{end.there.address.rpartition(':')[0]}:40000"
+
+    @property
+    def received_bytes(self) -> int:
+        """How many bytes came so far."""
+        return self._end.into.taken_bytes
 
     async def send(self, message: bytes) -> None:
         """Send one message."""
