@@ -10,7 +10,7 @@ from tests.lan.test_nodes import Machine, _linked, _until
 
 
 def test_two_subnets_joined_by_one_node(tmp_path: Path) -> None:
-    """A command runs across; a cable pulled between ends the circuit, and it comes back with the cable."""
+    """A command runs across, over the one machine that is in both networks."""
     with open_lab("ana", "both", network="10.98.0") as lab:
         lab.add_switch("attic")
         lab.add_host("mini")
