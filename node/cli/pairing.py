@@ -70,7 +70,7 @@ def _invite(arguments: argparse.Namespace, console: Console) -> int:
     whose = shown(found["owner"])
     span = f"; a member for {arguments.ephemeral} only" if arguments.ephemeral else ""
     about = f"for a machine of {whose}, as {shown(', '.join(found['roles']))}; {counted(found['uses'], 'use')}{span}"
-    coded = found["code"] or found["words"]
+    coded = found.get("code") or found.get("words")
     if coded:
         console.line(shown(coded))
         console.note(f"{about}, until {shown(found['code_expires_at'])}")

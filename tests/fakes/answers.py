@@ -55,6 +55,8 @@ MANY: dict[str, Any] = {
     "cancel": {**TASK, "state": "cancelled"}, "run": TASK, "inbox": [WAITING], "answer": {"id": "wait-1", "decision": "allow"},
     "hive.status": {"lessons": 1, "owners": ["ana"]}, "hive.lessons": [LESSON, {**LESSON, "score": None}], "hive.show": LESSON,
     "hive.learn": {"observations": 3}, "hive.forget": {"lesson": "les-1"}, "access.grant": GRANT, "access.list": [GRANT],
+    "expel.plan": {"name": HOSTILE, "owner": "ana", "keys": ["k7q2"], "tasks": [HOSTILE], "issued": [{"name": HOSTILE, "kept": True, "first_seen": "t"}]},
+    "expel": {"name": HOSTILE, "checklist": [HOSTILE]}, "leave": {"told": 2},
     "access.revoke": {"grant": "grantid"}, "config.set": {"key": "runs", "value": "mine", "applied": True},
     "doctor": [{"check": "sandbox", "state": "warn", "found": HOSTILE, "mend": "nothing to do"}],
 }  # fmt: skip

@@ -25,6 +25,7 @@ ASKING = [
     "fleet", "fleet --all --status working --node mini --project p", "session show 1", "run mini -- true", "tasks", "tasks --all", "task a",
     "logs a", "logs a -f", "wait a", "cancel a", "inbox", "answer wait allow", "allow wait", "deny wait", "hive status", "hive lessons",
     "hive knowledge", "hive learn", "hive show les", "hive forget les", "access grant proj --label x", "access list", "access revoke g",
+    "expel mini --yes", "leave --yes", "invite --code",
 ]  # fmt: skip
 """A call of every command that needs a node."""
 ALONE = ["config show", "config get runs", "config set tasks.slots 3", "completion bash", "completion zsh", "--version", "--help"]
@@ -253,8 +254,8 @@ def test_words_become_the_arguments_the_node_checks(tmp_path, monkeypatch):
         for words, verb, args in [
             ("connect mini ::1", "connect", {"node": "mini", "address": "[::1]:9847"}),
             ("connect mini h:1", "connect", {"node": "mini", "address": "h:1"}),
-            ("invite", "invite", {"roles": [], "uses": 1, "ttl": "24h", "no_addresses": False}),
-            ("invite --for b --role worker --role viewer --ttl 1h --no-addresses", "invite", {"for": "b", "roles": ["worker", "viewer"], "uses": 1, "ttl": "1h", "no_addresses": True}),
+            ("invite", "invite", {"roles": [], "uses": 1, "ttl": "24h", "no_addresses": False, "code": False, "words": False}),
+            ("invite --for b --role worker --role viewer --ttl 1h --no-addresses", "invite", {"for": "b", "roles": ["worker", "viewer"], "uses": 1, "ttl": "1h", "no_addresses": True, "code": False, "words": False}),
             ("fleet --node mini", "fleet", {"all": False, "node": "mini"}),
             ("logs t --since 5 -f", "logs", {"task": "t", "since": 5, "follow": True}),
             ("access grant p --scope query --expires 2d --label l --rate 3 --per-day 9", "access.grant", {"project": "p", "scopes": ["query"], "expires": "2d", "label": "l", "rate_per_min": 3, "per_day": 9}),
