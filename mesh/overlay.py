@@ -224,6 +224,10 @@ class Overlay:
         way = f", {link.remote}" if via else f", dialled at {fresh.address}" if fresh.address else ""
         log.info("link to %s is up%s", suffix(peer), way)
         self._links_changed()
+        # What was learned between the handshake and now has closed nothing: the link was not here yet.
+        unwanted = self._unwanted(peer)
+        if unwanted is not None:
+            link.close_nowait(unwanted)
         try:
             await self._run_link(fresh)
         finally:
@@ -331,6 +335,15 @@ class Overlay:
         end_s = None if shown is None else shown.not_after_s
         return "" if end_s is None or self._read_clock().wall_ms // 1000 <= end_s else "its certificate has expired"
 
+    def _unwanted(self, peer: NodeId) -> str | None:
+        """Why there may be no link to a machine, by what is known now; None where there may."""
+        member = self._replica.member(peer)
+        if member is not None and member.state == "expelled":
+            return "expelled"
+        if peer in self._replica.members_now.left:
+            return "left"
+        return "this machine was expelled" if self._replica.me.state == "expelled" else None
+
     async def _run_standing(self) -> None:
         """Follow who is a member: close what an expulsion closes at once, and what runs out while a link stands."""
         changes = self._replica.changes({CERTIFICATE, EXPULSION, LEAVING})
@@ -338,13 +351,9 @@ class Overlay:
             for peer, held in list(self.links.items()):
                 before, now = held.reduced, held.exchange.reduced
                 held.reduced = now
-                member = self._replica.member(peer)
-                if member is not None and member.state == "expelled":
-                    held.link.close_nowait("expelled")
-                elif peer in self._replica.members_now.left:
-                    held.link.close_nowait("left")
-                elif self._replica.me.state == "expelled":
-                    held.link.close_nowait("this machine was expelled")
+                unwanted = self._unwanted(peer)
+                if unwanted is not None:
+                    held.link.close_nowait(unwanted)
                 elif now and not before:
                     held.link.close_nowait(now)  # What is open on it ends; the next one begins with the control lane only.
                 elif before and not now:

@@ -34,7 +34,7 @@ from mesh.kinds import (
 
 BODY_BYTES_MAX = 3072
 RECORD_BYTES_MAX = BODY_BYTES_MAX + 256
-_WEIGHED_BY_THE_FOLD = (CERTIFICATE, EPOCH, EXPULSION)
+WEIGHED_BY_THE_FOLD = (CERTIFICATE, EPOCH, EXPULSION)
 """Kept also of expelled authors: what of it counts is the fold's to say, and it must have the same set everywhere."""
 
 
@@ -201,7 +201,7 @@ def admit(
     author = author_of(record.author)
     if author is None:
         return Verdict.UNKNOWN_AUTHOR
-    if author.expelled and record.kind not in _WEIGHED_BY_THE_FOLD:
+    if author.expelled and record.kind not in WEIGHED_BY_THE_FOLD:
         return Verdict.EXPELLED
     head, signature = record.wire[:-SIGNATURE_BYTES], record.wire[-SIGNATURE_BYTES:]
     if not verify(author.public_key, Context.RECORD, mesh, head, signature):

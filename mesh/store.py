@@ -11,7 +11,7 @@ from mesh.base.names import NodeId
 from mesh.certificates import certificate_body_untrusted
 from mesh.invites import InviteBody, OpenInvite
 from mesh.kinds import CERTIFICATE, SKEW_MS, Lane, rule_of
-from mesh.records import Record, expires_ms, parse_untrusted, quota_group
+from mesh.records import WEIGHED_BY_THE_FOLD, Record, expires_ms, parse_untrusted, quota_group
 
 SCHEMA = (
     """
@@ -154,8 +154,12 @@ def sweep(connection: Connection, now_ms: int, now_s: int) -> int:
 
 
 def drop_author(connection: Connection, author: NodeId) -> None:
-    """Delete an expelled machine's records outside the control lane."""
-    connection.execute("DELETE FROM record WHERE author=? AND lane<>?", (author, Lane.CONTROL.value))
+    """Delete what an expelled machine wrote, but for what the fold weighs.
+
+    Who hears of the expulsion first refuses the rest; where others kept it, two stores would differ for good.
+    """
+    kept = ",".join(map(str, WEIGHED_BY_THE_FOLD))
+    connection.execute(f"DELETE FROM record WHERE author=? AND kind NOT IN ({kept})", (author,))
 
 
 def add_invite(connection: Connection, body: InviteBody) -> bool:

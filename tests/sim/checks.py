@@ -168,23 +168,28 @@ class Checks:
         """What a machine offers, without what others hold back for its time and what is about to expire."""
         at_ms = machine.now().wall_ms
         expelled = set(self._world.expelled)
+        ahead = self._far_ahead()
         return frozenset(
             r.record_id
             for r in store.lane_records(machine.disk.connections["mesh.db"], lane)
             if version_ms(r.version) <= at_ms + FUTURE_MS_MAX - 60_000
             and (rule_of(r.kind).life_ms is None or version_ms(r.version) + (rule_of(r.kind).life_ms or 0) > at_ms + 120_000)
-            and (lane is Lane.CONTROL or r.author not in expelled)
+            and (lane is Lane.CONTROL or r.author not in expelled | ahead)
         )
+
+    def _far_ahead(self) -> set[NodeId]:
+        """Whose clock ran far ahead: what they wrote is held back by the others, who keep what they wrote before."""
+        return {m.id for m in self._world.machines if m.most_ahead_ms > FUTURE_MS_MAX}
 
     def _views_differ(self, staying: list[Machine]) -> str:
         """I3: equal stores are equal views, and the expelled are in none."""
-        views = {}
+        views, ahead = {}, self._far_ahead()
         for machine in staying:
             entries = [e for kind in (LESSON, SESSION) for e in machine.replica.entries(kind)]
             if any(e.author in self._world.expelled for e in entries):
                 return f"I3: {machine.name} still counts what an expelled machine wrote"
             at_ms = machine.now().wall_ms
-            views[machine.name] = {e.record_id for e in entries if version_ms(e.version) < at_ms + FUTURE_MS_MAX - 60_000 and not (e.kind == SESSION and version_ms(e.version) + 780_000 < at_ms)}
+            views[machine.name] = {e.record_id for e in entries if e.author not in ahead and version_ms(e.version) < at_ms + FUTURE_MS_MAX - 60_000 and not (e.kind == SESSION and version_ms(e.version) + 780_000 < at_ms)}
         first = views[staying[0].name]
         differing = [name for name, view in views.items() if view != first]
         return f"I3: {differing[0]} and {staying[0].name} see different entries" if differing else ""

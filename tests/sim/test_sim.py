@@ -41,6 +41,20 @@ def test_every_invariant_holds_in_fifty_worlds() -> None:
     assert f"{SEEDS} seeds, 0 failed" in run.stdout
 
 
+FOUND = {
+    94: "what an expelled machine had written into the control lane was kept by some and refused by others",
+    147: "a link that formed while the expulsion of its peer arrived stood for ten seconds",
+}
+"""Seeds that showed a fault of the product, and which."""
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_fault_that_a_seed_found_stays_mended(seed: int) -> None:
+    command = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--chaos", f"{CHAOS_S:g}", "--shrink", "0"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
+
+
 def test_the_same_seed_is_the_same_world_in_every_process() -> None:
     command = [sys.executable, "-m", "tests.sim", "--seed", "3", "--chaos", "20"]
     runs = [subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False) for _ in range(2)]
