@@ -15,6 +15,7 @@ import trio
 from mesh import link, overlay, reconcile, store
 from mesh.base.clock import FUTURE_MS_MAX, version_ms
 from mesh.base.crypto import Context
+from mesh.base.names import NodeId
 from mesh.certificates import certificate_body_untrusted
 from mesh.kinds import CERTIFICATE, EPOCH, EXPULSION, GRANT_REVOCATION, LESSON, SESSION, Lane, rule_of
 from mesh.records import quota_group
