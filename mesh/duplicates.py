@@ -40,7 +40,7 @@ TELL_S = 60.0
 """The machines of one identity are told of each other, and warnings are logged, at most this often."""
 
 CONTROL = frozenset(number for number, rule in KINDS.items() if rule.lane is Lane.CONTROL)
-ADVICE = "on the copy: hivemesh leave, or hivemesh mesh rotate-key, or remove its home"
+ADVICE = "on the copy: hivemesh leave gives it a key of its own; or remove its home"
 
 log = logging.getLogger("hivemesh.duplicates")
 
