@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.lan.lab import open_lab
 from tests.lan.test_nodes import Machine, _linked, _until
 
 
+@pytest.mark.soak
 def test_two_subnets_joined_by_one_node(tmp_path: Path) -> None:
     """A command runs across, over the one machine that is in both networks."""
     with open_lab("ana", "both", network="10.98.0") as lab:
