@@ -1,7 +1,6 @@
-"""What every form of an invite shares: the keys of a pairing, the checks of what is granted, the certificate.
+"""The keys of a pairing, the checks of what is granted, the certificate: all of a join but its order of messages.
 
-Links (``mesh.joining``), codes and ``pair`` (``mesh.introducing``) differ in how the two sides come to know each other;
-from then on they go the same way.
+The order is in ``mesh.joining``. A code (``mesh.codebook``) only brings the joiner to a link; the join is then that link's.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Exchange:
     """The keys both sides of a pairing derive from the transcript.
 
     Args:
-        seed: What only the two sides know: the link's secret, or the outcome of a run of a code; may be empty.
+        seed: What only the two sides know: the link's secret.
         secret: This side's ephemeral key.
         peer: The other side's.
         messages: Everything said so far, in order.
@@ -125,7 +124,7 @@ class Joined:
 
 
 class Joining:
-    """What every joiner keeps, and the checks all forms of an invite share.
+    """What a joiner keeps, and its checks of what it is granted.
 
     Args:
         key: The joiner's fresh key.
@@ -133,7 +132,7 @@ class Joining:
         name: The joiner's display name.
 
     Attributes:
-        invite: What was promised; from the link, or from the issuer's signed word in J4.
+        invite: What was promised; from the link.
         exchange: The keys, once both sides have spoken.
     """
 

@@ -75,7 +75,7 @@ class _SignedInvite:
 
 
 def sign_invite(key: SigningKey, body: InviteBody) -> bytes:
-    """Sign an invite, as it stands in a link and in the fourth message of a join by a code."""
+    """Sign an invite, as it stands in a link."""
     assert body.issuer_key == key.public
     assert not body.roles & Role.ADMIN, "an invite never carries admin"
     body_bytes = encode(body)
