@@ -264,6 +264,7 @@ def test_strangers_see_no_name_and_little_traffic(tmp_path: Path) -> None:
         assert len(packets) < 5 * time_s
 
 
+@pytest.mark.soak
 def test_many_addresses_and_many_peers_cost_little() -> None:
     """O-D7: 40 networks and 100 announced peers: below 2 % of a core, at the real pace."""
     with open_lab("a", "b") as lab:

@@ -87,6 +87,7 @@ def test_pairing_by_multicast_and_a_run_across(tmp_path: Path) -> None:
             machine.ask("down")
 
 
+@pytest.mark.soak
 def test_a_machine_restarted_on_another_address_is_linked_again(tmp_path: Path) -> None:
     """First one of them moves; then both move at once, so that no remembered address can lead anywhere."""
     with open_lab("ana", "mini") as lab:

@@ -13,6 +13,7 @@ import pytest
 from tests.process.nodes import open_network, until
 
 
+@pytest.mark.soak
 def test_a_copied_home_is_noticed_by_both_and_nothing_flaps(tmp_path: Path):
     """O-P1: cp -a of a home, both running: the witness keeps its first link, it and the copy say what to do."""
     with open_network(tmp_path) as network:

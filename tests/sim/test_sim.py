@@ -57,6 +57,7 @@ def test_a_fault_that_a_seed_found_stays_mended(seed: int) -> None:
     assert run.returncode == 0, run.stdout
 
 
+@pytest.mark.soak
 def test_the_same_seed_is_the_same_world_in_every_process() -> None:
     command = [sys.executable, "-m", "tests.sim", "--seed", "3", "--chaos", "20"]
     runs = [subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False) for _ in range(2)]
@@ -73,6 +74,7 @@ def test_a_planted_bug_is_noticed_by_its_invariant(name: str) -> None:
     assert outcome.wrong.partition(":")[0] == expected
 
 
+@pytest.mark.soak
 def test_a_failing_world_is_shrunk_to_what_it_needs() -> None:
     mutant, expected = MUTANTS["use_not_spent"]
 
